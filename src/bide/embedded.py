@@ -65,7 +65,7 @@ def find_server() -> str:
         found = shutil.which(chosen)
         if found is None:
             raise ServerNotFound(
-                f"$BIDE_SERVER is {chosen!r}, which is no program that can be run; name a "
+                f"$BIDE_SERVER is {chosen!r}, which is not a program that can be run; name a "
                 "valkey-server or redis-server, or unset it."
             )
         if not _recent(found):
@@ -101,7 +101,7 @@ def wheel_server() -> str | None:
 
 
 def identify(binary: str) -> tuple[str, str] | None:
-    """Flavour and version of a server's program; None if it is no Valkey or Redis server."""
+    """Return flavour and version of a server's program; None if it is not Valkey or Redis."""
     try:
         told = subprocess.run(
             [binary, "--version"], capture_output=True, text=True, errors="replace", timeout=10
@@ -168,7 +168,7 @@ class Server:
     @classmethod
     def start(
         cls,
-        directory: Path | None = None,
+        directory: str | os.PathLike[str] | None = None,
         *,
         persist: bool = False,
         tcp: bool = False,
@@ -178,8 +178,8 @@ class Server:
         """Start a server and wait until it answers.
 
         Args:
-            directory: Where it lives; made if need be, and kept. None: a temporary one, removed
-                with the server.
+            directory: The directory of the server's files; created if needed, and kept. None: a
+                temporary one, removed with the server.
             persist: Keep the data in ``directory`` (an append-only file), to be found there by
                 `restart` or by a later start.
             tcp: Listen on a free port of 127.0.0.1, not on a unix socket.
@@ -192,7 +192,11 @@ class Server:
             ServerError: It did not start, or ``directory`` belongs to another that runs.
         """
         return cls(
-            directory, persist=persist, tcp=tcp, binary=binary or find_server(), extra=tuple(extra)
+            None if directory is None else Path(directory),
+            persist=persist,
+            tcp=tcp,
+            binary=binary or find_server(),
+            extra=tuple(extra),
         )
 
     def __init__(
@@ -401,7 +405,7 @@ class Server:
         family = socket.AF_INET if self._socket is None else socket.AF_UNIX
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connection.settimeout(0.25)  # whoever it is, we ask again
+            connection.settimeout(0.25)  # short: `_await_answer` asks again
             connection.connect(
                 ("127.0.0.1", self._port) if self._socket is None else str(self._socket)
             )
@@ -454,7 +458,7 @@ class Server:
 
 
 def _free_port() -> int:
-    """A port of 127.0.0.1 that nobody has now; somebody may by the time it is used."""
+    """Find a port of 127.0.0.1 that is free now; another program may take it before it is used."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -55,10 +55,10 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
-    """A logger of bide's own: what a message is made of stays on its line, whoever formats it.
+    """A logger of bide's own: the arguments of a message stay on its line, in any format.
 
-    Ids, names and errors come from the server, where others may have written them; and a program
-    that runs a worker may write logs in a form of its own.
+    Ids, names and errors come from the server, where other programs may have written them. And a
+    program that runs a worker may have a log format of its own.
     """
 
     def __init__(self, name: str) -> None:
@@ -144,7 +144,7 @@ class JobFilter(logging.Filter):
 
 
 _FIELDS: Final = JobFilter()
-"""For bide's own loggers, whoever handles their records."""
+"""On bide's own loggers, so that every handler gets the fields."""
 
 
 def _of_current_job() -> dict[str, Any]:
@@ -227,7 +227,7 @@ def settings() -> Settings | None:
 def setup(
     format: str | None = None, level: int | None = None, stream: TextIO | None = None
 ) -> None:
-    """Log everything to one stream, for a process that runs jobs; called again, it starts anew.
+    """Log everything to one stream, for a process that runs jobs; a later call replaces it.
 
     A module that a worker imports may set up logging, too. A format or a level that is given here
     still applies then; if it is left out, the module decides.

@@ -49,7 +49,7 @@ def test_to_count_changes_nothing(q: Probe) -> None:
 
 def test_a_call_is_bounded(q: Probe) -> None:
     assert ahead(q, *range(1, 33)) == [0] * 32
-    with pytest.raises(BideError, match="BADARG ahead"):
+    with pytest.raises(BideError, match="BADARG count_due"):
         ahead(q, *range(1, 34))
 
 

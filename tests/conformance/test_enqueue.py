@@ -45,7 +45,7 @@ def test_a_moment_that_has_passed_means_now(q: Probe) -> None:
 
 @pytest.mark.parametrize("lasts", [1, 2, 3])
 def test_jobs_that_are_due_alike_are_due_together(q: Probe, lasts: int) -> None:
-    """A score may be written as it came, or as that of the job before was: see `when.lua`."""
+    """A score may be written as it came, or as that of the job before was: see `due_time.lua`."""
     future, far = q.now + 3600 * SECOND + 1, 7_258_118_399_999_999
     whens = ["+0", "+1", f"={future}", "=5", "=0", f"={far}", "+0", "=0000000000000009"]
     whens += ["+3162240000000000"]

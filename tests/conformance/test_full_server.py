@@ -134,14 +134,14 @@ def test_jobs_can_be_taken_back_moved_and_deleted(q: Probe, memory: Memory) -> N
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(queue_commands.register_queues(GLOBAL, ["mail"]), id="register"),
+        pytest.param(queue_commands.register_queues(GLOBAL, ["mail"]), id="queue_register"),
         pytest.param(queue_commands.heartbeat(GLOBAL, "w1", ABOUT), id="heartbeat"),
         pytest.param(queue_commands.heartbeat(GLOBAL, "w1", None), id="farewell"),
         pytest.param(job_commands.pause(keys_of("mail")), id="pause"),
         pytest.param(job_commands.resume(keys_of("mail")), id="resume"),
-        pytest.param(worker_commands.worker_leave(keys_of("mail"), "w1"), id="leave"),
+        pytest.param(worker_commands.worker_leave(keys_of("mail"), "w1"), id="worker_leave"),
         pytest.param(job_commands.counts(keys_of("mail")), id="counts"),
-        pytest.param(queue_commands.worker_start(keys_of("mail")), id="begin"),
+        pytest.param(queue_commands.worker_start(keys_of("mail")), id="worker_start"),
         pytest.param(queue_commands.queues(GLOBAL), id="queues"),
         pytest.param(queue_commands.workers(GLOBAL), id="workers"),
     ],

@@ -120,9 +120,9 @@ def test_what_no_operation_would_send_is_refused_before_anything_is_written(
 ) -> None:
     job = q.take("a")
     before = q.holding()
-    with pytest.raises(ScriptBug, match="BADARG note"):
+    with pytest.raises(ScriptBug, match="BADARG add_notes"):
         q.note(job, log("good"), (kind, "1"))
-    with pytest.raises(ScriptBug, match="BADARG note"):
+    with pytest.raises(ScriptBug, match="BADARG add_notes"):
         q.note(job, log("good"), ("L", '"two\nlines"'))
     assert q.holding() == before
 

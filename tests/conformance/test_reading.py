@@ -191,9 +191,9 @@ def test_a_page_beyond_the_end_or_of_an_unused_queue_is_empty(q: Probe) -> None:
 
 def test_a_page_is_bounded_and_its_state_known(q: Probe) -> None:
     for count in (-1, job_commands.MAX_PAGE + 1):
-        with pytest.raises(UsageError, match="is no page: give 0 to 1000"):
+        with pytest.raises(UsageError, match="must be a whole number from 0 to 1000"):
             listing(q, "waiting", 0, count)
-    with pytest.raises(UsageError, match="start=-1 is no place in a list"):
+    with pytest.raises(UsageError, match="start=-1 must be a whole number, 0 or more"):
         listing(q, "waiting", -1)
     with pytest.raises(UsageError, match=r"no state 'done'.*delayed, waiting"):
         listing(q, "done")

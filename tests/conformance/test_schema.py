@@ -16,7 +16,7 @@ from tests.unit.test_contract import OPERATIONS
 COMMANDS: dict[str, Command[Any]] = {
     samples[0][1].script: samples[0][1] for samples in OPERATIONS.values()
 }
-OF_WORKERS_ALONE = {"leave"}
+OF_WORKERS_ALONE = {"worker_leave"}
 """They touch nothing but what a worker has said of itself, which no schema changes."""
 
 

@@ -106,7 +106,7 @@ def test_as_many_as_one_call_gives(q: Probe) -> None:
         q.add_many(*(Prepared(id, f"+{3600 * SECOND}", 5, BODY) for id in ids[i : i + 250]))
     assert upcoming(q, count=most) == ids[:most]
     for count in (-1, most + 1, True, 2.5):
-        with pytest.raises(UsageError, match=f"is no page: give 0 to {most}"):
+        with pytest.raises(UsageError, match=f"must be a whole number from 0 to {most}"):
             job_commands.upcoming(q.keys, 0, count)  # type: ignore[arg-type]
 
 

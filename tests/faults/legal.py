@@ -77,11 +77,11 @@ class Holding:
     """Schedule -> when it fires next."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
     edges: frozenset[str] = frozenset()
-    """What waits for what, as `lua/include/depend.lua` has it."""
+    """What waits for what, as `lua/include/deps.lua` has it."""
 
     @property
     def ids(self) -> set[str]:
-        """The ids of all jobs, those that `empty` has set aside excepted."""
+        """The ids of all jobs, those that `purge` has set aside excepted."""
         return {id for name, ids in self.sets.items() if not name.startswith("trash") for id in ids}
 
     @property

@@ -61,7 +61,7 @@ LEASE_US = 60_000_000
 RESULT = b'"' + b"x" * 200 + b'"'
 ERROR = b'{"type":"ValueError","message":"' + b"x" * 200 + b'"}'
 
-OF_FLOWS = {"attend", "children", "fsck_edges", "hear", "link", "post"}
+OF_FLOWS = {"children", "dep_add", "dep_outbox", "dep_resolve", "dep_subscribe", "fsck_edges"}
 """What concerns jobs that wait for others: `test_bounded_flows.py`."""
 
 Timings = dict[str, int]
@@ -229,9 +229,9 @@ def _time_listening(full: Full) -> None:
     for _ in range(100):
         hold()
     opened = hold().partition("-")[0]
-    full.time("listen", hold)
+    full.time("events_hold", hold)
     full.time(
-        "listen again", lambda: full.client.run(job_commands.listen(KEYS, "a", f"{opened}-0"))
+        "events_hold again", lambda: full.client.run(job_commands.listen(KEYS, "a", f"{opened}-0"))
     )
 
 
@@ -248,10 +248,10 @@ def _time_reading(full: Full) -> None:
     )
     full.time("timeline", lambda: full.client.run(widest))
     ever = job_commands.list_due(KEYS, 0, 2**50, DUE // 2, job_commands.MAX_PAGE)
-    full.time("between", lambda: full.client.run(ever))
-    full.time("ahead", lambda: full.client.run(job_commands.count_due(KEYS, range(1, 33))))
+    full.time("list_due", lambda: full.client.run(ever))
+    full.time("count_due", lambda: full.client.run(job_commands.count_due(KEYS, range(1, 33))))
     full.time("minutes", lambda: full.client.run(job_commands.latency(KEYS, 1499, 1500)))
-    full.time("watch", lambda: full.client.run(job_commands.await_end(KEYS, to_come[0].id, 1)))
+    full.time("await_end", lambda: full.client.run(job_commands.await_end(KEYS, to_come[0].id, 1)))
     for state in ("waiting", "active", "completed"):
         full.time(f"a page of the {state}", partial(full.queue.jobs, state, count=most))
     deep = DUE * 9 // 10
@@ -270,14 +270,16 @@ def _time_producing(full: Full) -> None:
     same = some()
     full.time("enqueue again", lambda: full.enqueue(same))
     full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * enqueue_commands.CHUNK)))
-    full.time("place", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
+    full.time("enqueue_full", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
     _time_folding(full)
     everywhere = keys_of(None)
     full.time(
-        "register", lambda: full.client.run(queue_commands.register_queues(everywhere, ["mail"]))
+        "queue_register",
+        lambda: full.client.run(queue_commands.register_queues(everywhere, ["mail"])),
     )
     full.time(
-        "unregister", lambda: full.client.run(queue_commands.unregister_queues(everywhere, ["low"]))
+        "queue_unregister",
+        lambda: full.client.run(queue_commands.unregister_queues(everywhere, ["low"])),
     )
 
 
@@ -327,10 +329,11 @@ def _time_consuming(full: Full) -> None:
     full.time("settle again", lambda: full.settle(held, "complete", "", RESULT))
     _time_noting(full)
     _time_popping(full)
-    full.time("leave", lambda: full.client.run(worker_commands.worker_leave(KEYS, "w")))
+    full.time("worker_leave", lambda: full.client.run(worker_commands.worker_leave(KEYS, "w")))
     about = queue_commands.WorkerReport("host", 1, ["mail"], "auto", 1, 1, "0")
     beat = queue_commands.heartbeat(keys_of(None), "w", about)
-    full.time("stop", lambda: full.client.run(queue_commands.worker_stop(keys_of(None), ["w"])))
+    stop = queue_commands.worker_stop(keys_of(None), ["w"])
+    full.time("worker_stop", lambda: full.client.run(stop))
     full.time("heartbeat", lambda: full.client.run(beat))
 
 
@@ -359,7 +362,7 @@ def _time_popping(full: Full) -> None:
     full.time("repeated pop", lambda: pop(again=True))
     ids = pop(again=True).ids[: worker_commands.MAX_NOTED]
     full.time(
-        "refuse",
+        "items_reject",
         lambda: full.client.run(worker_commands.reject_items(KEYS, [(id, ERROR) for id in ids])),
     )
 
@@ -394,7 +397,7 @@ def _time_groups(full: Full) -> None:
     def change(verb: Callable[[list[str]], Command[Any]]) -> None:
         run(verb(full.ids(KEYS.names["due"][-1], most)))
 
-    full.time("place", place)
+    full.time("enqueue_full", place)
     full.time("claim of groups", taken)
     for outcome in ("complete", "release"):
         full.time(f"{outcome} of groups", partial(_settle_groups, full, outcome))
@@ -539,7 +542,7 @@ def _time_managing(full: Full) -> None:
     for state in ("completed", "failed", "cancelled"):
         full.time(f"retry {state}", partial(revive, KEYS[state]))
     full.time("ask", lambda: run(job_commands.cancel(KEYS, [job.id for job in full.claim(most)])))
-    full.time("begin", lambda: run(queue_commands.worker_start(KEYS)))
+    full.time("worker_start", lambda: run(queue_commands.worker_start(KEYS)))
     full.time("upgrade", lambda: run(job_commands.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(job_commands.configure(KEYS, Retention())))
     full.time("limit", lambda: run(job_commands.limit(KEYS, "900000 1000000 900000", "none")))
@@ -560,7 +563,7 @@ def _time_emptying(full: Full) -> None:
         full.direct.hdel(KEYS["meta"], "trash")
 
     run = full.client.run
-    full.time("empty", begin_again)
+    full.time("purge", begin_again)
     run(job_commands.purge(KEYS, new_id()))
     full.time("sweep", lambda: run(job_commands.purge(KEYS, None)))
     full.time("enqueue what is in the trash", lambda: full.enqueue(_namesakes(full)))

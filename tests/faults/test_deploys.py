@@ -271,7 +271,7 @@ def test_a_job_that_needs_a_newer_worker_is_left_to_one(
     body = f'{{"task":"{QUICK}","mode":"bold","needs":2}}'.encode()
     (job,) = queue.enqueue_many([Prepared("a", "+0", 5, body)])
     old = crew.worker(one_url, "-q", "mail")
-    old.says("job a is given back: This job needs a newer bide")
+    old.says("job a is released: This job needs a newer bide")
     eventually(lambda: job.refresh().status == "delayed")
     assert job.attempt == 0
     assert crew.ledger.lines() == []

@@ -269,7 +269,7 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
 
         async def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
             replies = await super().attempt_many(commands)
-            if commands[0].script == "hear" and not ended:
+            if commands[0].script == "dep_resolve" and not ended:
                 ended.append(b)
                 await self.run(worker_commands.settle(OTHER, [b]))
                 claim = await self.run(worker_commands.claim(OTHER, "w", 2, 0, LEASE_US, 0))

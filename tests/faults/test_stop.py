@@ -108,7 +108,7 @@ def test_at_the_end_of_its_grace_a_worker_gives_back_what_still_runs(
     crew.ledger.wait("begun", 2)
     worker.terminate()
     assert worker.wait() == 0
-    assert "gives 2 running jobs back" in worker.log
+    assert "releases 2 running jobs" in worker.log
     assert assert_legal(direct, "mail").due.keys() == {job.id for job in jobs}
 
 

@@ -231,7 +231,7 @@ def look_at(snapshot: Snapshot) -> None:
         if not name.startswith("_"):
             with contextlib.suppress(BideError):
                 getattr(view, name)
-    seen = job.Seen("mail", snapshot)
+    seen = job.FoundJob("mail", snapshot)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         _print(seen, explain(Read("mail", snapshot, _COUNTS, [])), "")
         echo_json(job.full(seen))
@@ -269,7 +269,7 @@ def a_schedule(mutator: Mutator, corpus: list[bytes]) -> None:
             assert not one.cron or times == sorted(set(times))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         for one in page.schedules:
-            seen = schedule_report.Seen("mail", one, from_us(NOW))
+            seen = schedule_report.FoundSchedule("mail", one, from_us(NOW))
             print(*(str(cell) for cell in cron_cli._row(seen)[:1]))
             echo_json(schedule_report.schedule_report(seen))
     assert out.getvalue()

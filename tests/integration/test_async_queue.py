@@ -156,7 +156,7 @@ async def test_a_queue_is_made_known_until_the_server_has_said_so(
     attempt = queue._client.attempt_many
 
     async def lost(commands: Any) -> list[Any]:
-        await attempt([command for command in commands if command.script != "register"])
+        await attempt([command for command in commands if command.script != "queue_register"])
         raise ServerUnavailable("lost")
 
     with monkeypatch.context() as patch:
@@ -178,13 +178,13 @@ async def test_those_who_come_while_the_sender_is_cancelled_do_not_hang(
 ) -> None:
     first = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
     await asyncio.sleep(0)
-    (together,) = queue._together.current.values()
-    while together._sender is None:  # noqa: ASYNC110 - until what they share begins
+    (batcher,) = queue._batchers.current.values()
+    while batcher._sender is None:  # noqa: ASYNC110 - until what they share begins
         await asyncio.sleep(0)
     for _ in range(ticks):
         await asyncio.sleep(0)
     later = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
-    together._sender.cancel()
+    batcher._sender.cancel()
     results = await asyncio.wait_for(
         asyncio.gather(*first, *later, return_exceptions=True), timeout=10
     )

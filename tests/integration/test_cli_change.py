@@ -142,7 +142,7 @@ def test_in_bulk_the_count_is_shown_and_asked_first(home: Path, one_url: str, ma
     made = delayed(mail, 3)
     args = ("jobs", "cancel", "-q", "mail", "-s", "delayed")
     refused = error_of(bide(home, *args, url=one_url), 2)
-    assert "Cancel 3 delayed jobs of mail? Nobody is at a terminal to be asked; add" in refused
+    assert "Cancel 3 delayed jobs of mail? There is no terminal to ask at; add" in refused
     no = at_terminal(home, *args, url=one_url, types={"[y/N]": "\n"})
     assert (no.code, "Nothing was changed." in no.text) == (0, True)
     assert set(states(mail, made)) == {"delayed"}

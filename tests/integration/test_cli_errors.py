@@ -21,7 +21,7 @@ ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
     [
         (["inof"], 2, "no command 'inof'; did you mean 'info'? See `bide --help`."),
         (["zzz"], 2, "no command 'zzz'; there are demo, dev, worker, "),
-        (["queues", "puase"], 2, "did you mean 'pause'? See `bide queues --help`."),
+        (["queues", "puase"], 2, "did you mean 'pause' or 'purge'? See `bide queues --help`."),
         (["--jsn"], 2, "--jsn"),
         (["info", "--jsn"], 2, "--json"),
         (["info", "-u"], 2, "requires an argument"),
@@ -35,7 +35,7 @@ ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
         (["queues", "ls", "-q", "mial"], 3, "did you mean 'mail'?"),
         (["info", "-q", "mial"], 3, "did you mean 'mail'?"),
         (["queues", "pause", "{x}"], 2, "queue name"),
-        (["queues", "empty", "mail"], 2, "Nobody is at a terminal to be asked; add --yes"),
+        (["queues", "purge", "mail"], 2, "There is no terminal to ask at; add --yes"),
         (["info", "--prefix", "a b"], 2, "prefix"),
         (["info", "-u", "redis+sentinel://host"], 2, "does not say what the Sentinels call"),
         (["info", "-u", "redis+cluster://127.0.0.1:1"], 1, "redis+cluster://127.0.0.1:1"),
@@ -99,7 +99,7 @@ def test_a_reader_that_leaves_early_is_no_error(home: Path, one_url: str) -> Non
 def test_ctrl_c_at_a_question_ends_with_130(home: Path, one_url: str) -> None:
     queue = Queue("mail", url=one_url)
     queue.enqueue("shop:greet", delay="1h")
-    shown = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "\x03"})
+    shown = at_terminal(home, "queues", "purge", "mail", url=one_url, types={"[y/N]": "\x03"})
     assert shown.code == 130
     assert "Stopped." in shown.text
     assert "Traceback" not in shown.text

@@ -75,7 +75,7 @@ def test_a_job_that_comes_in_between_keeps_it_on_the_list(
     run = site.client.run
 
     def running(command: Any) -> Any:
-        if command.script == "unregister":
+        if command.script == "queue_unregister":
             odrers.enqueue("shop:greet")
         return run(command)
 

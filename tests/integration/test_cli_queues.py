@@ -127,7 +127,7 @@ def test_limits_of_a_group_are_set_shown_and_removed(home: Path, one_url: str, m
 def test_limits_that_cannot_be_meant_are_refused(home: Path, one_url: str, mail: Queue) -> None:
     for args, says in (
         (("--rate", "fast"), "rate must be how many in which time"),
-        (("--concurrency", "many"), "--concurrency 'many' is no number"),
+        (("--concurrency", "many"), "--concurrency 'many' is not a number"),
         (("--concurrency", "0"), "concurrency must be a whole number"),
         (("--burst", "3"), "give it along with rate="),
     ):
@@ -155,25 +155,25 @@ def test_a_hold_is_shown_and_ended(home: Path, one_url: str) -> None:
 
 def test_emptying_says_first_what_it_would_remove(home: Path, one_url: str, mail: Queue) -> None:
     mail.enqueue("shop:greet", depends_on=mail.jobs("delayed", count=1))
-    done = bide(home, "queues", "empty", "mail", "--dry-run", url=one_url)
+    done = bide(home, "queues", "purge", "mail", "--dry-run", url=one_url)
     assert said(done) == "Would remove 4 delayed, waiting or blocked jobs of mail.\n"
-    assert "Remove 4 delayed" in error_of(bide(home, "queues", "empty", "mail", url=one_url), 2)
-    refused = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "n\n"})
+    assert "Remove 4 delayed" in error_of(bide(home, "queues", "purge", "mail", url=one_url), 2)
+    refused = at_terminal(home, "queues", "purge", "mail", url=one_url, types={"[y/N]": "n\n"})
     assert (refused.code, "Nothing was changed." in refused.text) == (0, True)
-    closed = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "\x04"})
+    closed = at_terminal(home, "queues", "purge", "mail", url=one_url, types={"[y/N]": "\x04"})
     assert (closed.code, "Nothing was changed." in closed.text) == (0, True)
     assert mail.counts().delayed == 3
 
 
 def test_emptying_asks_and_does_it(home: Path, one_url: str, mail: Queue) -> None:
-    shown = at_terminal(home, "queues", "empty", "mail", url=one_url, types={"[y/N]": "y\n"})
+    shown = at_terminal(home, "queues", "purge", "mail", url=one_url, types={"[y/N]": "y\n"})
     assert shown.code == 0
     assert "mail: removed 3 jobs." in shown.text
     assert mail.counts().delayed == 0
 
 
 def test_emptying_without_asking(home: Path, one_url: str, mail: Queue) -> None:
-    assert "removed 3 jobs" in said(bide(home, "queues", "empty", "mail", "--yes", url=one_url))
+    assert "removed 3 jobs" in said(bide(home, "queues", "purge", "mail", "--yes", url=one_url))
 
 
 # -- workers

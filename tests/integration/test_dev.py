@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from bide import Queue
-from bide.cli.dev.run import Part
+from bide.cli.dev.run import DevProcess
 from bide.views.site import Site
 from tests.integration.console import bide, environment, error_of
 from tests.web.serving import Page
@@ -267,7 +267,7 @@ def test_what_does_not_want_to_end_is_killed_where_dev_was(
     )
 
     async def main() -> int:
-        part = await Part.start(
+        part = await DevProcess.start(
             "stubborn",
             [sys.executable, "-c", stubborn],
             0.5,

@@ -140,6 +140,22 @@ class TestStarting:
         server.stop()
         assert directory.exists()
 
+    def test_a_directory_may_be_text_or_any_path(
+        self, tmp_server: StartServer, tmp_path: Path
+    ) -> None:
+        class Folder:
+            def __fspath__(self) -> str:
+                return str(tmp_path / "any")
+
+        for directory, expected in (
+            (str(tmp_path / "text"), tmp_path / "text"),
+            (Folder(), tmp_path / "any"),
+        ):
+            server = tmp_server(directory=directory)
+            assert ping(server.url)
+            assert server.directory == expected
+            server.stop()
+
     def test_a_path_too_long_for_a_socket(self, tmp_server: StartServer, tmp_path: Path) -> None:
         server = tmp_server(directory=tmp_path / ("d" * 120))
         assert ping(server.url)

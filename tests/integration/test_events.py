@@ -134,7 +134,7 @@ def test_the_hold_is_renewed_while_one_reads(queue: Queue, monkeypatch: pytest.M
         queue._client._redis.zadd(queue.keys["listeners"], {"of old": 1})
         assert [*events] == []
         assert queue._client._redis.zcard(queue.keys["listeners"]) == 2
-        monkeypatch.setattr(events._following, "_renew_at", 0.0)
+        monkeypatch.setattr(events._reader, "_renew_at", 0.0)
         assert [*events] == []
         assert queue._client._redis.zcard(queue.keys["listeners"]) == 1
 
@@ -233,7 +233,7 @@ def test_an_entry_behind_which_there_is_no_room_costs_one_gap(
             raw.xadd(queue.keys["events"], {"e": "mine"}, id=f"9{events.after}")
         told = [*events]
         for _ in range(3):
-            monkeypatch.setattr(events._following, "_renew_at", 0.0)
+            monkeypatch.setattr(events._reader, "_renew_at", 0.0)
             told += [*events]
         later = queue.enqueue(jobs.add, 1, 2, delay=60)
         told += [*events]
@@ -269,7 +269,7 @@ def test_awaited_iteration_and_callbacks(queue: Queue) -> None:
         assert listening.after >= told[1].id
         await mail.close()
         assert listening._task.done()
-        assert not mail._listenings
+        assert not mail._listeners
 
     asyncio.run(main())
     assert not listens(queue)

@@ -364,7 +364,7 @@ def test_only_prepared_jobs_are_enqueued(unreachable: Facade) -> None:
 
 @pytest.mark.parametrize("start", ["a", None, 1.0, True, -1])
 def test_a_page_begins_at_a_whole_number(unreachable: Facade, start: Any) -> None:
-    with pytest.raises(UsageError, match=r"is no place in a list; the first is 0"):
+    with pytest.raises(UsageError, match=r"must be a whole number, 0 or more; 0 is the first"):
         unreachable.jobs("failed", start)
 
 

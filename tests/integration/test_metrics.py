@@ -99,7 +99,7 @@ def test_what_a_dead_worker_has_done_still_counts(tmp_path: Path, one_url: str) 
 def test_nothing_is_counted_where_nobody_asks(one_url: str) -> None:
     worker = Worker("default", url=one_url)
     worker.work(burst=True)
-    assert worker.figures is None
+    assert worker.metrics is None
 
 
 def fill(url: str) -> None:
@@ -169,7 +169,7 @@ def test_whoever_gives_up_has_the_server_asked_no_second_time(
 def test_who_asks_a_server_that_does_not_answer_is_told_so_and_keeps_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bide.worker.supervisor._FIGURES", 0.01)
+    monkeypatch.setattr("bide.worker.supervisor._METRICS_TIMEOUT", 0.01)
 
     async def main() -> bytes:
         never, asked = asyncio.Event(), asyncio.Event()
@@ -185,7 +185,7 @@ def test_who_asks_a_server_that_does_not_answer_is_told_so_and_keeps_nobody(
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
         answer = await reader.read()
         writer.close()
-        monkeypatch.setattr("bide.worker.supervisor._FIGURES", 60)
+        monkeypatch.setattr("bide.worker.supervisor._METRICS_TIMEOUT", 60)
         asked.clear()
         waits.connect(address)
         waits.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -196,7 +196,7 @@ def test_who_asks_a_server_that_does_not_answer_is_told_so_and_keeps_nobody(
     with socket.socket() as waits:
         answer = asyncio.run(main())
     assert answer.startswith(b"HTTP/1.1 503 ")
-    assert answer.endswith(b"no figures came within 0.01 seconds\n")
+    assert answer.endswith(b"no metrics came within 0.01 seconds\n")
     assert caplog.text == "", "nothing is said of who still waits when it ends"
 
 

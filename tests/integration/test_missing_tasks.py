@@ -188,8 +188,8 @@ def test_a_worker_that_has_it_is_asked_for_nothing_else(queue: Queue) -> None:
     queue.enqueue(jobs.add, 1)
     one = worker(queue)
     one.work(burst=True)
-    assert one._running is not None
-    assert one._running.unserved.names() == []
+    assert one._executor is not None
+    assert one._executor.unknown_tasks.names() == []
 
 
 @pytest.mark.parametrize("executor", ["auto", "process"])

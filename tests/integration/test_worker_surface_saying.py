@@ -63,7 +63,7 @@ def test_a_worker_makes_the_script_known_before_it_is_needed(queue: Queue, url: 
     with redis.Redis.from_url(url) as raw:
         raw.script_flush()
         with at_work(queue):
-            assert raw.script_exists(load("note").sha) == [True]
+            assert raw.script_exists(load("add_notes").sha) == [True]
         assert queue.counts().waiting == 0
 
 
@@ -130,4 +130,4 @@ def test_what_the_server_refuses_is_dropped_and_the_job_completes(
         burst(queue)
         raw.delete(queue.keys["notes"])
     assert job.refresh().status is State.COMPLETED
-    assert "what jobs said was refused" in caplog.text
+    assert "notes of jobs were refused" in caplog.text

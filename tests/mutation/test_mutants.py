@@ -84,7 +84,7 @@ def test_the_page_is_what_the_tables_say() -> None:
 
 SAMPLE = Mutant(
     guard="nothing is taken before it is due",
-    file="protocol/lua/include/when.lua",
+    file="protocol/lua/include/due_time.lua",
     old="return now, now",
     new="return us, moment",
     test="tests/conformance/test_enqueue.py::test_a_moment_that_has_passed_means_now",

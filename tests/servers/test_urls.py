@@ -123,7 +123,7 @@ def test_a_node_of_a_cluster_is_no_server_of_its_own(nodes: Cluster) -> None:
 
 def test_a_server_of_its_own_is_no_node_of_a_cluster(trio: Sentinels) -> None:
     queue = Queue("mail", url=f"redis+cluster://{listed([trio.master.address])}")
-    with pytest.raises(UsageError, match="is no node of a Cluster; write redis://"):
+    with pytest.raises(UsageError, match="is not a node of a Cluster; write redis://"):
         queue.counts()
     queue.close()
 

@@ -66,7 +66,7 @@ def _tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 class Unhurried(Prefetch):
     """Jobs that end have been quick, however busy the machine is."""
 
-    def took(self, seconds: float) -> None:
+    def note_run(self, seconds: float) -> None:
         super().note_run(AHEAD / 1000)
 
 
@@ -77,7 +77,7 @@ class Scene:
         self.station = QueueState(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
         self.running = LocalExecutor("w1", TaskRegistry(), slots, max_jobs, (), self.changed.set)
-        self.running._pace = Unhurried()
+        self.running._prefetch = Unhurried()
         self.count = 0
 
     def accept(self, function: object, jobs: int = 1) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bide.worker.processes.job_table import ASTRAY, LostJobs
+from bide.worker.processes.job_table import LOST_AFTER, LostJobs
 
 NOBODY: frozenset[int] = frozenset()
-LATER = ASTRAY + 0.1
+LATER = LOST_AFTER + 0.1
 
 
 def test_nothing_is_looked_for_before_someone_is_suspected() -> None:
@@ -21,7 +21,7 @@ def test_what_stands_in_no_row_for_long_is_found() -> None:
     astray = LostJobs()
     astray.suspect({1, 2})
     assert astray.find({1, 2}, NOBODY, 0) == []
-    assert astray.find({1, 3}, NOBODY, ASTRAY / 2) == []
+    assert astray.find({1, 3}, NOBODY, LOST_AFTER / 2) == []
     assert astray.find({1, 3}, NOBODY, LATER) == [1]
 
 

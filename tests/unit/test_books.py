@@ -13,8 +13,8 @@ from bide.cli.demo.journal import (
     CANCEL,
     NOTIFY,
     Begun,
-    Done,
     Event,
+    Finished,
     Journal,
     JournalError,
     Killed,
@@ -57,7 +57,7 @@ class Story:
         self.tell(Begun(order, kind, f"{kind}-{order}", 1, token, pid, due, due + late))
 
     def done(self, order: str, kind: Kind, *, pid: int = 11, token: int = 1) -> None:
-        self.tell(Done(order, kind, f"{kind}-{order}", 1, token, pid, CANCEL_DUE + SECOND))
+        self.tell(Finished(order, kind, f"{kind}-{order}", 1, token, pid, CANCEL_DUE + SECOND))
 
     def ran(
         self, order: str, kind: Kind, *, late: int = 800, pid: int = 11, token: int = 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bide.cli.doctor import Finding, diagnose
+from bide.cli.doctor import CheckResult, diagnose
 from bide.cli.server import Readings
 
 GOOD: dict[str, Any] = {
@@ -30,7 +30,7 @@ PLACE: dict[str, Any] = {"kind": "one", "node": "", "cluster": CLUSTER, "sentine
 
 def findings(
     skew: float | None = 0.001, trips: list[float] | None = None, **info: Any
-) -> dict[str, Finding]:
+) -> dict[str, CheckResult]:
     config = CONFIG | {key: info.pop(key) for key in list(info) if key in CONFIG}
     place = PLACE | {key: info.pop(key) for key in list(info) if key in PLACE}
     known = {key: value for key, value in (GOOD | info).items() if value is not None}
@@ -134,7 +134,7 @@ def test_where_nothing_is_known_each_check_says_so() -> None:
     wrong = "Cannot reach the server at h:1 (refused); start it."
     found = diagnose([Readings({}, {}, None, 0.0, [], lost=wrong)])
     assert [f.check for f in found] == [*findings()]
-    assert found[1] == Finding(
+    assert found[1] == CheckResult(
         "server", "fail", "Cannot reach the server at h:1 (refused)", "Start it."
     )
     assert {f.says for f in found[2:]} == {"not known: the server did not answer"}

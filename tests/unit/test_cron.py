@@ -112,7 +112,7 @@ def test_expressions(text: str, after: str, wanted: list[str]) -> None:
     ],
 )
 def test_what_is_no_expression_is_refused_in_a_sentence(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no cron expression .*; write five fields") as info:
+    with pytest.raises(UsageError, match=r"is not a cron expression .*; write five fields") as info:
         Cron(text)
     assert "\n" not in str(info.value)
 
@@ -138,9 +138,9 @@ def test_what_is_no_short_text_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("zone", ["Europe/Atlantis", "", "../x", "x" * 65, "\x00", None, 5, []])
 def test_a_zone_that_nobody_knows_is_refused(zone: str) -> None:
-    with pytest.raises(UsageError, match="is no time zone that this machine knows"):
+    with pytest.raises(UsageError, match="is not a time zone that this machine knows"):
         zone_of(zone)
-    with pytest.raises(UsageError, match="is no time zone that this machine knows"):
+    with pytest.raises(UsageError, match="is not a time zone that this machine knows"):
         cron_of("* * * * *", zone)
 
 

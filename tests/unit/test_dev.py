@@ -52,7 +52,7 @@ def test_what_is_typed_leads_to_a_module(tree: Path, text: str, module: str, roo
     [
         ("none.py", "There is no file 'none.py'"),
         ("my-app.py", "rename it, for instance to 'my_app'"),
-        ("./notes.txt", "no Python file"),
+        ("./notes.txt", "not a Python file"),
         ("src/", "is a directory"),
         ("shop tasks", "There is no file"),
     ],

@@ -397,7 +397,7 @@ def test_a_reply_that_cannot_be_read_is_an_error_in_its_place() -> None:
 def test_patience_is_no_longer_than_retention_spares_what_a_repeat_must_find(
     patience: float,
 ) -> None:
-    with pytest.raises(UsageError, match="patience must be from 0 to 10 seconds"):
+    with pytest.raises(UsageError, match="retry_for must be from 0 to 10 seconds"):
         check_retry_for(patience)
     assert check_retry_for(RETRY_FOR) == RETRY_FOR
 

@@ -49,7 +49,7 @@ def test_a_bad_choice_is_an_error_not_a_reason_to_take_another(
     with pytest.raises(ServerNotFound, match=r"mine.*not a Valkey or Redis server of version"):
         find_server()
     monkeypatch.setenv("BIDE_SERVER", str(bin_dir / "nowhere"))
-    with pytest.raises(ServerNotFound, match=r"nowhere.*no program"):
+    with pytest.raises(ServerNotFound, match=r"nowhere.*not a program"):
         find_server()
 
 

@@ -142,10 +142,10 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
         (lambda: batch(1, max_size=10_001), "from 1 to 10,000"),
         (lambda: batch(1, max_size=True), "from 1 to 10,000"),
         (lambda: batch("x"), "quiet='x' is not a duration"),
-        (lambda: terms("key"), "no policy"),  # type: ignore[arg-type]
-        (lambda: terms(batch(1)), "one argument is gathered"),
-        (lambda: terms(batch(1), 1, 2), "one argument is gathered"),
-        (lambda: terms(batch(1), a=1), "one argument is gathered"),
+        (lambda: terms("key"), "not a policy"),  # type: ignore[arg-type]
+        (lambda: terms(batch(1)), "has one argument"),
+        (lambda: terms(batch(1), 1, 2), "has one argument"),
+        (lambda: terms(batch(1), a=1), "has one argument"),
         (lambda: terms(Unique(key=lambda: None)), "text or an integer"),  # type: ignore[arg-type, return-value]
     ],
 )

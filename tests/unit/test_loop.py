@@ -66,7 +66,7 @@ def slots() -> Slots:
 @pytest.fixture
 async def loop(station: QueueState, slots: Slots) -> WorkerLoop:
     loop = WorkerLoop(Gone(), [station], Strict(), burst=False)  # type: ignore[arg-type]
-    loop._running = slots  # type: ignore[assignment]
+    loop._executor = slots  # type: ignore[assignment]
     return loop
 
 
@@ -104,7 +104,7 @@ async def test_what_has_ended_takes_a_slot_until_it_is_on_its_way(
 ) -> None:
     """A round trip takes 250 outcomes along, and claims behind them."""
     loop = WorkerLoop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
-    loop._running = Slots()  # type: ignore[assignment]
+    loop._executor = Slots()  # type: ignore[assignment]
     station.settles.extend(Settle(str(n), 1, "complete") for n in range(ended))
     (leaving,) = loop._take_settles()
     assert len(leaving) == 250
@@ -118,7 +118,7 @@ async def test_what_a_queue_cannot_be_told_takes_slots_of_that_queue_alone(
     """Another, of another node of a Cluster, goes on."""
     gone, there = (QueueState(keys_of(name), "w1", 10_000_000) for name in ("mail", "post"))
     loop = WorkerLoop(Gone(), [gone, there], Strict(), burst=True)  # type: ignore[arg-type]
-    loop._running = Slots(busy=1, capacity=6)  # type: ignore[assignment]
+    loop._executor = Slots(busy=1, capacity=6)  # type: ignore[assignment]
     gone.settles.extend(Settle(str(n), 1, "complete") for n in range(behind))
     gone.failures = 1
     assert loop._free() == 5
@@ -151,8 +151,8 @@ async def test_a_burst_looks_once_more_behind_what_it_settled(
 ) -> None:
     """The slots may have gone to another queue, and a burst does not wait for hints."""
     loop = WorkerLoop(Gone(), [station], Strict(), burst=bool(burst))  # type: ignore[arg-type]
-    loop._running = Slots()  # type: ignore[assignment]
-    loop._running.mark_recorded = lambda settles: []  # type: ignore[method-assign]
+    loop._executor = Slots()  # type: ignore[assignment]
+    loop._executor.mark_recorded = lambda settles: []  # type: ignore[method-assign]
     station.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
@@ -167,7 +167,7 @@ async def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_jo
 ) -> None:
     """One that was given back as it came was never accepted: nothing is known of it."""
     run = RunningJob(station, JOB._replace(body=encode_body(Body("app:task"))), 0.0, lambda: None)
-    loop._running.mark_recorded = lambda settles: [run if is_known else None]  # type: ignore[method-assign]
+    loop._executor.mark_recorded = lambda settles: [run if is_known else None]  # type: ignore[method-assign]
     loop._note_verdicts(station, [Settle("a", 1, "complete")], ["lost"])
     (record,) = caplog.records
     known = [1, "app:task"] if is_known else ["", ""]
@@ -177,7 +177,7 @@ async def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_jo
 async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(station: QueueState) -> None:
     loop = WorkerLoop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
     slots = Slots()
-    loop._running = slots  # type: ignore[assignment]
+    loop._executor = slots  # type: ignore[assignment]
     reported = asyncio.Event()
     told: list[tuple[str, str, bool]] = []
 

@@ -31,7 +31,7 @@ def calls(trip: Exchange) -> list[tuple[str, bool]]:
 def test_it_goes_along_with_the_first_enqueue_and_is_not_worth_a_repeat(now: list[float]) -> None:
     queue = Queue("mail", url="redis://127.0.0.1:1")
     trip = trip_of(queue)
-    assert calls(trip) == [("enqueue", False), ("register", True)]
+    assert calls(trip) == [("enqueue", False), ("queue_register", True)]
     trip.read([[], None])
     assert calls(trip_of(queue)) == [("enqueue", False)]
 
@@ -42,7 +42,7 @@ def test_where_it_fails_it_is_not_tried_again_by_each_enqueue(now: list[float]) 
     now.append(now[-1] + REST - 1)
     assert calls(trip_of(queue)) == [("enqueue", False)]
     now.append(now[-1] + 1)
-    assert calls(trip_of(queue)) == [("enqueue", False), ("register", True)]
+    assert calls(trip_of(queue)) == [("enqueue", False), ("queue_register", True)]
 
 
 def test_it_is_made_known_again_later_because_it_may_have_been_forgotten(now: list[float]) -> None:
@@ -51,4 +51,4 @@ def test_it_is_made_known_again_later_because_it_may_have_been_forgotten(now: li
     now.append(now[-1] + KNOWN_FOR - 1)
     assert calls(trip_of(queue)) == [("enqueue", False)]
     now.append(now[-1] + 1)
-    assert calls(trip_of(queue)) == [("enqueue", False), ("register", True)]
+    assert calls(trip_of(queue)) == [("enqueue", False), ("queue_register", True)]

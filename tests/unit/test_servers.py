@@ -70,8 +70,8 @@ def test_one_server_is_named_by_the_url_itself(url: str) -> None:
     [
         ("redis+cluster://", "names no host"),
         ("redis+cluster://a,,b", "names no host"),
-        ("redis+cluster://a:b", "names no host, or a port that is none"),
-        ("redis+cluster://a:0", "names no host, or a port that is none"),
+        ("redis+cluster://a:b", "names no host, or an invalid port"),
+        ("redis+cluster://a:0", "names no host, or an invalid port"),
         ("redis+cluster://a,b..c", "names no host"),
         ("redis+cluster://a:1/1", "names a database, and a Cluster has only one"),
         ("redis+cluster://a:1?db=1", "names a database, and a Cluster has only one"),

@@ -135,14 +135,14 @@ def test_keys_are_rotated_by_adding_the_new_one_behind_then_in_front_then_droppi
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "Key 1 .* cannot be meant"),
+        ("", "Key 1 .* is invalid"),
         ("unsigned", "holds no key"),
-        ("one", "Key 1 .* cannot be meant"),
+        ("one", "Key 1 .* is invalid"),
         (f"one:{ONE[1:]}", "32 characters or more"),
-        (f"o ne:{ONE}", "cannot be meant"),
+        (f"o ne:{ONE}", "is invalid"),
         (f"one:{ONE},one:{TWO}", "Key 2 .* repeats an id"),
-        (f"one:{ONE},two:{ONE} {TWO}", "Key 2 .* cannot be meant"),
-        (f"{'x' * 33}:{ONE}", "cannot be meant"),
+        (f"one:{ONE},two:{ONE} {TWO}", "Key 2 .* is invalid"),
+        (f"{'x' * 33}:{ONE}", "is invalid"),
     ],
 )
 def test_keys_that_cannot_be_meant_are_refused_and_not_shown(text: str, says: str) -> None:

@@ -76,14 +76,14 @@ def test_a_hint_makes_it_due(station: QueueState) -> None:
     station.claimed(EMPTY, 100.0)
     station.hint("-")
     assert station.is_due(100.0)
-    assert station.hinted
+    assert station.is_woken
 
 
 def test_a_claim_answers_the_hints_before_it(station: QueueState) -> None:
     station.hint("-")
     station.claim(5, 0)
     station.claimed(EMPTY, 100.0)
-    assert not station.hinted
+    assert not station.is_woken
     assert not station.is_due(100.0)
 
 
@@ -92,7 +92,7 @@ def test_but_not_those_that_came_while_it_was_under_way(station: QueueState) -> 
     station.claim(5, 0)
     station.hint("-")
     station.claimed(EMPTY, 100.0)
-    assert station.hinted
+    assert station.is_woken
     assert station.is_due(100.0)
 
 

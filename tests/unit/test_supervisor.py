@@ -22,7 +22,7 @@ def member() -> WorkerProcess:
 
 def test_a_worker_whose_loop_does_not_turn_is_ill(member: WorkerProcess) -> None:
     assert not member.ill(5000), "it may import for as long as it needs"
-    member.vitals = WorkerStatus(turned=1020.0, polled=1020.0)
+    member.status = WorkerStatus(turned=1020.0, polled=1020.0)
     assert not member.ill(1020 + LIVE)
     assert member.ill(1021 + LIVE) == "worker 42 has said nothing for 31 s"
     assert member.silent(1021 + LIVE) == 31
@@ -38,9 +38,9 @@ def test_one_that_is_being_started_again_is_not_ill_and_not_ready(member: Worker
 
 def test_one_that_the_server_does_not_answer_is_not_ready(member: WorkerProcess) -> None:
     assert member.unready(1001) == "worker 1 has not begun"
-    member.vitals = WorkerStatus(turned=1010.0, polled=0.0)
+    member.status = WorkerStatus(turned=1010.0, polled=0.0)
     assert member.unready(1011) == "worker 1 has not begun"
-    member.vitals = WorkerStatus(turned=1100.0, polled=1010.0)
+    member.status = WorkerStatus(turned=1100.0, polled=1010.0)
     assert not member.unready(1010 + READY)
     assert member.unready(1041) == "the server has not answered worker 42 for 31 s"
 

@@ -269,7 +269,7 @@ def test_a_schedule_is_changed_after_a_look_at_its_times(
     page.click("a:has-text('report')")
     page.fill("input[name=cron]", "61 * * * *")
     page.click("button:has-text('Preview')")
-    expect(page.locator("[role=alert]")).to_contain_text("is no cron expression")
+    expect(page.locator("[role=alert]")).to_contain_text("is not a cron expression")
     assert len(mine.wrong) == 1, "the browser's own words for the status"
     assert "400" in mine.wrong.pop()
     page.fill("input[name=cron]", "30 6 * * *")

@@ -67,7 +67,7 @@ def test_an_operator_may_be_at_the_machine(one_url: str, mail: Queue) -> None:
         (["--listen", "page.example:80"], "would let other machines in, and no token is set"),
         (["--listen", "x"], "is not a port"),
         (["--listen", "127.0.0.1:99999"], "is not a port"),
-        (["--listen", "é" * 100 + ":0"], "cannot be had"),
+        (["--listen", "é" * 100 + ":0"], "is not available"),
     ],
 )
 def test_where_it_may_not_listen_it_does_not(args: list[str], says: str, one_url: str) -> None:
@@ -110,7 +110,7 @@ def test_top_shows_what_is_due_queues_and_workers(one_url: str, mail: Queue) -> 
     assert seen["queues"]["queues"]["mail"]["delayed"] == 5
 
 
-def test_top_shows_what_is_due_beside_a_herd() -> None:
+def test_top_shows_what_is_due_beside_a_burst() -> None:
     now = datetime(2030, 1, 1, tzinfo=UTC)
     stretches = [
         {"at": (now + timedelta(minutes=i)).isoformat(), "due": {"mail": 900 if i == 5 else 4}}

@@ -214,7 +214,7 @@ def test_what_is_due_when(page: Page, mail: Queue) -> None:
     found = page.get("/api/timeline", span="hour").json
     assert sum(each["due"].get("mail", 0) for each in found["stretches"]) == 3
     assert found["later"] == {"mail": 1}
-    assert found["herds"] == []
+    assert found["bursts"] == []
     (first, *_) = found["stretches"]
     away = datetime.fromisoformat(first["at"]) - datetime.fromisoformat(found["now"])
     assert timedelta(seconds=50) < away <= timedelta(seconds=90)
@@ -237,14 +237,14 @@ def test_a_range_has_its_jobs_and_how_many_there_are(page: Page, mail: Queue) ->
     assert [job["id"] for job in found["jobs"]] == [job.id for job in jobs[1:3]]
 
 
-def test_a_herd_is_found_to_the_second(page: Page, mail: Queue) -> None:
+def test_a_burst_is_found_to_the_second(page: Page, mail: Queue) -> None:
     at = (datetime.now(UTC) + timedelta(days=9)).replace(microsecond=0)
     mail.enqueue_many([mail.prepare("shop:remind", (i,), at=at) for i in range(150)])
     mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=86_400 + i * 60) for i in range(99)])
-    (herd,) = page.get("/api/timeline", span="month").json["herds"]
-    assert (herd["queue"], herd["count"]) == ("mail", 150)
-    assert datetime.fromisoformat(herd["at"]) == at
-    assert herd["takes"] is None
+    (burst,) = page.get("/api/timeline", span="month").json["bursts"]
+    assert (burst["queue"], burst["count"]) == ("mail", 150)
+    assert datetime.fromisoformat(burst["at"]) == at
+    assert burst["takes"] is None
     assert "150 jobs due at" in page.get("/", span="month").text
 
 

@@ -1,7 +1,7 @@
-"""The command line, one file a command or group of them.
+"""The command line: one file for each command or group of commands.
 
-One file a command; `options` has what they share. An error is one sentence with its fix on
-standard error and exit code 1 (2 for a command line that cannot be meant), never a traceback.
+`options` has the options that commands share. An error is one sentence with its fix on standard
+error, never a traceback. The exit code is then 1, or 2 if the command line is invalid.
 """
 
 from bide.cli.main import main

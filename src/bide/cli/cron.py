@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from bide.cli.options import Group, json_option, queues_option, server_options
+from bide.cli.options import CommandGroup, json_option, queues_option, server_options
 from bide.cli.screen import Cell, Column, aside, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import from_us
@@ -15,7 +15,7 @@ from bide.model.ids import short_id
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.schedules import read_page
 from bide.queue.schedules import by_name
-from bide.views.schedules import Seen, _next_of, schedule_report
+from bide.views.schedules import FoundSchedule, _next_of, schedule_report
 from bide.views.site import NotFound, Site, did_you_mean
 from bide.views.times import moment, moment_json, relative
 
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MOST: Final = 1_000
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 @server_options
 def cron(url: str | None, prefix: str | None) -> None:
     """List schedules, run, pause, resume and remove them."""
@@ -166,7 +166,7 @@ def remove(
         echo(f"{seen.schedule.name} is removed.")
 
 
-def _all(site: Site, queues: Sequence[str]) -> list[Seen]:
+def _all(site: Site, queues: Sequence[str]) -> list[FoundSchedule]:
     """The schedules of these queues, or of all."""
     found = []
     for queue in site.known(queues):
@@ -175,11 +175,11 @@ def _all(site: Site, queues: Sequence[str]) -> list[Seen]:
         while pages[-1].cursor != "0":
             pages.append(site.client.run(read_page(keys, pages[-1].cursor)))
         now = from_us(pages[-1].now_us)
-        found += [Seen(queue, schedule, now) for schedule in by_name(pages)]
+        found += [FoundSchedule(queue, schedule, now) for schedule in by_name(pages)]
     return found
 
 
-def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[Seen]:
+def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[FoundSchedule]:
     """The schedules of these names.
 
     Raises:
@@ -200,7 +200,7 @@ def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[Seen
     return meant
 
 
-def _row(seen: Seen) -> list[str | Cell]:
+def _row(seen: FoundSchedule) -> list[str | Cell]:
     schedule, next_in = seen.schedule, seen.next_in
     if schedule.paused:
         next_cell = Cell("paused", "yellow")

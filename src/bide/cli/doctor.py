@@ -27,7 +27,7 @@ from bide.views.site import Site
 Verdict = Literal["ok", "warn", "fail", "note"]
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """One line of the report."""
 
     check: str
@@ -56,9 +56,9 @@ _ROWS: Final = {
 that always have something, and those that are of some servers only."""
 
 
-def diagnose(readings: Sequence[Readings]) -> list[Finding]:
+def diagnose(readings: Sequence[Readings]) -> list[CheckResult]:
     """Everything that can be said; what is not so of all nodes names those of which it is."""
-    found: dict[Finding, list[str]] = {}
+    found: dict[CheckResult, list[str]] = {}
     for one in readings:
         for finding in _all_of(one):
             found.setdefault(finding, []).append(one.node)
@@ -72,7 +72,7 @@ def diagnose(readings: Sequence[Readings]) -> list[Finding]:
     return sorted(merged, key=lambda finding: rank[finding.check])
 
 
-def _all_of(readings: Readings) -> list[Finding]:
+def _all_of(readings: Readings) -> list[CheckResult]:
     """The findings on one server; a check that cannot be done says why."""
     checks = (_client, _unreached) if readings.lost else CHECKS
     found = [finding for check in checks for finding in check(readings)]
@@ -84,9 +84,9 @@ def _all_of(readings: Readings) -> list[Finding]:
     return found
 
 
-def unknown(check: str, why: str) -> Finding:
+def unknown(check: str, why: str) -> CheckResult:
     """A check that cannot be done."""
-    return Finding(check, "note", f"not known: {why}")
+    return CheckResult(check, "note", f"not known: {why}")
 
 
 def parted(sentence: str) -> tuple[str, str]:
@@ -95,12 +95,12 @@ def parted(sentence: str) -> tuple[str, str]:
     return wrong, fix[:1].upper() + fix[1:]
 
 
-def _unreached(readings: Readings) -> Iterator[Finding]:
+def _unreached(readings: Readings) -> Iterator[CheckResult]:
     wrong, fix = parted(readings.lost)
-    yield Finding("server", "fail", wrong, fix or "Read the server's log.")
+    yield CheckResult("server", "fail", wrong, fix or "Read the server's log.")
 
 
-def _client(readings: Readings) -> Iterator[Finding]:
+def _client(readings: Readings) -> Iterator[CheckResult]:
     try:
         import hiredis
 
@@ -111,33 +111,33 @@ def _client(readings: Readings) -> Iterator[Finding]:
     says = f"bide {VERSION}, redis-py {redis.__version__}, {parser}, Python {python}"
     version = _version(redis.__version__)
     if not (5, 2) <= version < (9,):
-        yield Finding("client", "fail", says, "Install redis-py 5.2 or later, below 9.")
+        yield CheckResult("client", "fail", says, "Install redis-py 5.2 or later, below 9.")
     elif parser == "no hiredis":
-        yield Finding("client", "warn", says, "pip install 'redis[hiredis]': it parses faster.")
+        yield CheckResult("client", "warn", says, "pip install 'redis[hiredis]': it parses faster.")
     else:
-        yield Finding("client", "ok", says)
+        yield CheckResult("client", "ok", says)
 
 
-def _server(readings: Readings) -> Iterator[Finding]:
+def _server(readings: Readings) -> Iterator[CheckResult]:
     info = readings.info
     if not info:
         why = readings.refused.get("INFO", "INFO is denied")
         fix = "Allow this user the command INFO (ACL SETUSER ... +info), or run doctor as another."
         if "denied" not in why:
             fix = "Run doctor again when the server takes commands; its log may say why it refuses."
-        yield Finding("server", "warn", f"{why}, so most checks cannot run", fix)
+        yield CheckResult("server", "warn", f"{why}, so most checks cannot run", fix)
         return
     name, said = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
         name, said = "Valkey", str(info["valkey_version"])
     fixed = _fixed_release(name, _version(said))
     if _version(str(info.get("redis_version", "0"))) < OLDEST:
-        yield Finding("server", "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey.")
+        yield CheckResult("server", "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey.")
     elif fixed is not None:
         says = f"{name} {said}: a user who may run scripts can run any code (CVE-2025-49844)"
-        yield Finding("server", "warn", says, f"Upgrade to {name} {fixed}, or later.")
+        yield CheckResult("server", "warn", says, f"Upgrade to {name} {fixed}, or later.")
     else:
-        yield Finding("server", "ok", f"{name} {said}")
+        yield CheckResult("server", "ok", f"{name} {said}")
     yield from _place(readings)
 
 
@@ -158,11 +158,11 @@ def _fixed_release(name: str, version: tuple[int, ...]) -> str | None:
     return ".".join(map(str, later))
 
 
-def _place(readings: Readings) -> Iterator[Finding]:
+def _place(readings: Readings) -> Iterator[CheckResult]:
     """What the server is part of."""
     is_node = bool(readings.info.get("cluster_enabled"))
     if is_node and readings.kind != "cluster":
-        yield Finding(
+        yield CheckResult(
             "cluster",
             "fail",
             "this is a node of a Cluster: queues that live on the others cannot be reached",
@@ -171,44 +171,46 @@ def _place(readings: Readings) -> Iterator[Finding]:
     elif is_node and not readings.cluster:
         why = readings.refused.get("CLUSTER INFO", "CLUSTER INFO is denied")
         says = f"{why}, so bide cannot check that every slot is served"
-        yield Finding("cluster", "note", says)
+        yield CheckResult("cluster", "note", says)
     elif is_node:
         told = readings.cluster
         masters, known = int(told.get("cluster_size", 0)), int(told.get("cluster_known_nodes", 0))
         says = f"{masters} masters, {known - masters} more nodes"
         if told.get("cluster_state", "ok") != "ok":
             fix = "Start the nodes that are missing; CLUSTER NODES names them."
-            yield Finding("cluster", "fail", f"{says}; some slots are served by none", fix)
+            yield CheckResult("cluster", "fail", f"{says}; some slots are served by none", fix)
         else:
-            yield Finding("cluster", "ok", f"{says}; every slot is served")
+            yield CheckResult("cluster", "ok", f"{says}; every slot is served")
     elif readings.kind == "sentinel":
         there, named = readings.sentinels
         says = f"{there} of the {named} that the URL names answer; the master is {readings.node}"
         if there < named:
             fix = "Start the others, or name those there are: with one left, it is a single point."
-            yield Finding("sentinel", "warn", says, fix)
+            yield CheckResult("sentinel", "warn", says, fix)
         elif named == 1:
-            fix = "Name all: while the one is away, nobody can be asked who the master is."
-            yield Finding("sentinel", "warn", says, fix)
+            fix = "Name all Sentinels: if the only one is down, clients cannot find the master."
+            yield CheckResult("sentinel", "warn", says, fix)
         else:
-            yield Finding("sentinel", "ok", says)
+            yield CheckResult("sentinel", "ok", says)
 
 
-def _memory(readings: Readings) -> Iterator[Finding]:
+def _memory(readings: Readings) -> Iterator[CheckResult]:
     info = readings.info
     if "maxmemory_policy" not in info:
         return
     policy, limit = str(info["maxmemory_policy"]), int(info.get("maxmemory", 0))
     fix = "CONFIG SET maxmemory-policy noeviction, and in the server's configuration."
     if policy == "noeviction":
-        yield Finding("eviction", "ok", "noeviction: a full server refuses, and drops no job")
+        yield CheckResult("eviction", "ok", "noeviction: a full server refuses, and drops no job")
     elif limit:
-        yield Finding("eviction", "fail", f"{policy}: a full server drops jobs silently", fix)
+        yield CheckResult("eviction", "fail", f"{policy}: a full server drops jobs silently", fix)
     else:
-        yield Finding("eviction", "warn", f"{policy}: would drop jobs if maxmemory were set", fix)
+        yield CheckResult(
+            "eviction", "warn", f"{policy}: would drop jobs if maxmemory were set", fix
+        )
     used = int(info.get("used_memory", 0))
     if not limit:
-        yield Finding(
+        yield CheckResult(
             "maxmemory",
             "warn",
             f"none: {_bytes(used)} used, and a backlog may take all the machine has",
@@ -216,20 +218,20 @@ def _memory(readings: Readings) -> Iterator[Finding]:
         )
     elif used >= limit:
         says = f"{_bytes(used)} of {_bytes(limit)} used: the server refuses new jobs"
-        yield Finding("maxmemory", "fail", says, "Raise it, keep less, or add workers.")
+        yield CheckResult("maxmemory", "fail", says, "Raise it, keep less, or add workers.")
     elif used > 0.8 * limit:
         says = f"{_bytes(used)} of {_bytes(limit)} used"
-        yield Finding("maxmemory", "warn", says, "Raise it, keep less, or add workers.")
+        yield CheckResult("maxmemory", "warn", says, "Raise it, keep less, or add workers.")
     else:
-        yield Finding("maxmemory", "ok", f"{_bytes(used)} of {_bytes(limit)} used")
+        yield CheckResult("maxmemory", "ok", f"{_bytes(used)} of {_bytes(limit)} used")
 
 
-def _persistence(readings: Readings) -> Iterator[Finding]:
+def _persistence(readings: Readings) -> Iterator[CheckResult]:
     info, save = readings.info, readings.config.get("save")
     if "aof_enabled" not in info:
         return
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        yield Finding(
+        yield CheckResult(
             "persistence",
             "fail",
             "the last snapshot failed; the server may refuse all writes",
@@ -243,16 +245,16 @@ def _persistence(readings: Readings) -> Iterator[Finding]:
         else:
             says = "none (appendonly no, no save): when the server restarts, all jobs are gone"
         fix = "CONFIG SET appendonly yes, and in the server's configuration."
-        yield Finding("persistence", "warn", says, fix)
+        yield CheckResult("persistence", "warn", says, fix)
     elif info.get("aof_last_write_status", "ok") != "ok":
-        yield Finding(
+        yield CheckResult(
             "persistence",
             "fail",
             "the append-only file cannot be written",
             "Read the server's log: most often the disk is full.",
         )
     elif info.get("aof_last_bgrewrite_status", "ok") != "ok":
-        yield Finding(
+        yield CheckResult(
             "persistence",
             "warn",
             "the append-only file could not be rewritten, and grows",
@@ -262,14 +264,14 @@ def _persistence(readings: Readings) -> Iterator[Finding]:
         yield _fsync(readings.config.get("appendfsync"))
 
 
-def _fsync(mode: str | None) -> Finding:
+def _fsync(mode: str | None) -> CheckResult:
     """What a crash of the server's machine loses of what is in the append-only file."""
     if mode == "always":
         says = "append-only file, appendfsync always: a crash loses no acknowledged job"
-        return Finding("persistence", "ok", says)
+        return CheckResult("persistence", "ok", says)
     loss = {"no": "what the system had not written", "everysec": "about the last second"}
     lost = loss.get(mode or "", "about the last second, unless appendfsync is always")
-    return Finding(
+    return CheckResult(
         "persistence",
         "warn",
         f"append-only file, appendfsync {mode or 'unknown'}: a crash loses {lost}",
@@ -278,13 +280,13 @@ def _fsync(mode: str | None) -> Finding:
     )
 
 
-def _replication(readings: Readings) -> Iterator[Finding]:
+def _replication(readings: Readings) -> Iterator[CheckResult]:
     info = readings.info
     role = info.get("role")
     if role == "slave":
         up = f"{info.get('master_host')}:{info.get('master_port')}"
         says = f"this is a replica of {up}: it refuses all that bide writes"
-        yield Finding("replication", "fail", says, "Give the primary's address.")
+        yield CheckResult("replication", "fail", says, "Give the primary's address.")
     elif role == "master":
         replicas = int(info.get("connected_slaves", 0))
         enough = readings.config.get("min-replicas-to-write", "")
@@ -294,28 +296,28 @@ def _replication(readings: Readings) -> Iterator[Finding]:
                 f"{good} replicas keep up, and min-replicas-to-write is {enough}: all writes fail"
             )
             fix = "Start the replicas that are missing, or lower min-replicas-to-write."
-            yield Finding("replication", "fail", says, fix)
+            yield CheckResult("replication", "fail", says, fix)
         elif replicas > 1 and enough.isdigit() and int(enough) < replicas:
             says = (
                 f"{replicas} replicas, of which {enough} suffice to write: while one is made the "
                 "master, the others still confirm what it does not have (durability='replica')"
             )
             fix = f"Set min-replicas-to-write to {replicas}."
-            yield Finding("replication", "warn", says, fix)
+            yield CheckResult("replication", "warn", says, fix)
         elif replicas:
             says = f"{replicas} replicas: a failover may lose what they had not received"
             fix = "Wait with durability='replica' for jobs that must not be lost."
-            yield Finding("replication", "ok", says, fix)
+            yield CheckResult("replication", "ok", says, fix)
         else:
             says = "no replicas: acknowledged jobs are lost with this one machine's disk"
             fix = "Add a replica (replicaof); durability='replica' can wait for it."
-            yield Finding("replication", "warn", says, fix)
+            yield CheckResult("replication", "warn", says, fix)
 
 
-def _clock(readings: Readings) -> Iterator[Finding]:
+def _clock(readings: Readings) -> Iterator[CheckResult]:
     if readings.skew is None:
         why = readings.refused.get("TIME", "TIME is denied")
-        yield Finding("clock", "note", f"{why}, so it cannot be compared")
+        yield CheckResult("clock", "note", f"{why}, so it cannot be compared")
         return
     skew = readings.skew
     way = "ahead of" if skew > 0 else "behind"
@@ -324,9 +326,9 @@ def _clock(readings: Readings) -> Iterator[Finding]:
         says = "the server's and this machine's agree"
     says += f" (± {describe(readings.unsure)})"
     if abs(skew) <= max(1.0, 2 * readings.unsure):
-        yield Finding("clock", "ok", says)
+        yield CheckResult("clock", "ok", says)
     else:
-        yield Finding(
+        yield CheckResult(
             "clock",
             "fail" if abs(skew) > 60 else "warn",
             says,
@@ -334,19 +336,19 @@ def _clock(readings: Readings) -> Iterator[Finding]:
         )
 
 
-def _network(readings: Readings) -> Iterator[Finding]:
+def _network(readings: Readings) -> Iterator[CheckResult]:
     trips = readings.round_trips
     if trips:
         middle = trips[len(trips) // 2]
         says = f"{describe(middle)} at the median, {describe(trips[-1])} at most"
         fix = "Move workers and producers nearer: each claim and each enqueue waits for one."
         slow = middle > 0.01
-        yield Finding("round trip", "warn" if slow else "ok", says, fix if slow else "")
+        yield CheckResult("round trip", "warn" if slow else "ok", says, fix if slow else "")
     config = readings.config
     if "timeout" in config:
         seconds = int(config["timeout"])
         short = 0 < seconds < 60
-        yield Finding(
+        yield CheckResult(
             "idle clients",
             "warn" if short else "ok",
             f"closed after {seconds} s" if seconds else "never closed by the server",
@@ -354,7 +356,7 @@ def _network(readings: Readings) -> Iterator[Finding]:
         )
     if "tcp-keepalive" in config:
         seconds = int(config["tcp-keepalive"])
-        yield Finding(
+        yield CheckResult(
             "keepalive",
             "ok" if seconds else "warn",
             f"every {seconds} s" if seconds else "off: clients that died are kept",
@@ -364,21 +366,25 @@ def _network(readings: Readings) -> Iterator[Finding]:
     if clients is not None and most:
         full = int(clients) > 0.8 * int(most)
         fix = "Raise maxclients, or use fewer processes." if full else ""
-        yield Finding("clients", "warn" if full else "ok", f"{clients} of {most}", fix)
+        yield CheckResult("clients", "warn" if full else "ok", f"{clients} of {most}", fix)
 
 
-def _ticks(readings: Readings) -> Iterator[Finding]:
+def _ticks(readings: Readings) -> Iterator[CheckResult]:
     hz = readings.info.get("hz")
     if hz is not None:
         says = f"{hz}: bide keeps time itself, and does not depend on it"
-        yield Finding("hz", "ok" if int(hz) >= 10 else "warn", says, _HZ if int(hz) < 10 else "")
+        yield CheckResult(
+            "hz", "ok" if int(hz) >= 10 else "warn", says, _HZ if int(hz) < 10 else ""
+        )
 
 
-def delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Finding]:
+def delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[CheckResult]:
     """Whether a Timer moves the delayed jobs of RQ's queues; nothing where there are none."""
     check = "rq timer"
     if sets is None:
-        yield Finding(check, "note", "RQ's keys are denied, so its delayed jobs are not checked")
+        yield CheckResult(
+            check, "note", "RQ's keys are denied, so its delayed jobs are not checked"
+        )
         return
     for each in sets:
         jobs, late = count(each.overdue + each.waiting, "job"), count(each.overdue, "job")
@@ -387,25 +393,25 @@ def delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Finding]:
         if each.key.startswith(DELAYED):
             fix = f"Start one: bide rq-timer {each.key.removeprefix(DELAYED)}."
         if each.overdue and not each.timers:
-            yield Finding(check, "fail", f"{late} overdue in {each.key}, {alive}", fix)
+            yield CheckResult(check, "fail", f"{late} overdue in {each.key}, {alive}", fix)
         elif not each.timers:
-            yield Finding(check, "warn", f"{jobs} in {each.key}, {alive}", fix)
+            yield CheckResult(check, "warn", f"{jobs} in {each.key}, {alive}", fix)
         elif each.overdue > each.left:
             fix = "Read the Timers' logs; if the Timers are overloaded, start another."
             says = f"{late} overdue by more than {describe(OVERDUE)} in {each.key}, timers: {alive}"
-            yield Finding(check, "warn", says, fix)
+            yield CheckResult(check, "warn", says, fix)
         else:
-            yield Finding(check, "ok", f"{jobs} in {each.key}, timers: {alive}")
+            yield CheckResult(check, "ok", f"{jobs} in {each.key}, timers: {alive}")
         if each.strange:
             says = (
                 f"{count(each.strange, 'member')} of {each.key} stay: no delayed jobs of its queue"
             )
-            yield Finding(check, "warn", says, "The Timers' logs name them; ZREM removes them.")
+            yield CheckResult(check, "warn", says, "The Timers' logs name them; ZREM removes them.")
 
 
 _HZ: Final = "CONFIG SET hz 10: below, the server is slow to notice clients that have gone."
 
-CHECKS: Final[tuple[Callable[[Readings], Iterator[Finding]], ...]] = (
+CHECKS: Final[tuple[Callable[[Readings], Iterator[CheckResult]], ...]] = (
     _client,
     _server,
     _memory,
@@ -430,7 +436,7 @@ def _bytes(number: int) -> str:
     return f"{size:.3g} TiB"
 
 
-def report(findings: list[Finding]) -> list[dict[str, Any]]:
+def report(findings: list[CheckResult]) -> list[dict[str, Any]]:
     """The findings as JSON has them."""
     return [finding._asdict() for finding in findings]
 
@@ -472,7 +478,7 @@ def doctor(ctx: click.Context, url: str | None, prefix: str | None, as_json: boo
     ctx.exit(1 if failed else 0)
 
 
-def _scripts(site: Site, is_lost: bool) -> Finding:
+def _scripts(site: Site, is_lost: bool) -> CheckResult:
     """Whether bide's scripts may run: an ACL, a managed service or a full disk may prevent it."""
     if is_lost:
         return unknown("scripts", "the server did not answer")
@@ -482,5 +488,5 @@ def _scripts(site: Site, is_lost: bool) -> Finding:
         wrong, fix = parted(str(error))
         if isinstance(error, ServerRefused):
             fix = fix or "Allow EVALSHA and SCRIPT LOAD."
-        return Finding("scripts", "fail", f"cannot be run: {wrong}", fix or "See above.")
-    return Finding("scripts", "ok", f"can be run; queues under {site.prefix}: {len(queues)}")
+        return CheckResult("scripts", "fail", f"cannot be run: {wrong}", fix or "See above.")
+    return CheckResult("scripts", "ok", f"can be run; queues under {site.prefix}: {len(queues)}")

@@ -1,4 +1,4 @@
-"""The command `bide` itself: its group, and how errors leave it."""
+"""The command `bide`: its group of commands, and the exit code of each error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bide.cli.events import events
 from bide.cli.health import fsck, health
 from bide.cli.jobs import jobs
 from bide.cli.metrics import metrics
-from bide.cli.options import Group, PipeClosed, complete_queues, json_option, server_options
+from bide.cli.options import CommandGroup, PipeClosed, complete_queues, json_option, server_options
 from bide.cli.overview import info, top, upcoming
 from bide.cli.queues import forget, limit, queues, upgrade
 from bide.cli.run import rq_timer, web, worker
@@ -101,11 +101,11 @@ def script(
 
 OK: Final = 0
 FAILED: Final = 1
-"""The server could not be reached or refused, a check failed, a job did not change."""
+"""The server was unreachable or refused, a check failed, or a job did not change."""
 USAGE: Final = 2
-"""The command line cannot be meant, or needs an answer that nobody is there to give."""
+"""The command line is invalid, or the command has a question and there is no terminal."""
 NOT_FOUND: Final = 3
-"""A job or queue that was named is not there."""
+"""A named job, schedule or queue does not exist."""
 INTERRUPTED: Final = 130
 """Ctrl-C: 128 and the signal's number, as a shell has it."""
 PIPE_CLOSED: Final = 141
@@ -114,7 +114,7 @@ _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(VERSION, prog_name="bide")

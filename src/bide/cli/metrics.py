@@ -62,7 +62,7 @@ async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> Non
         loop.add_signal_handler(number, stopped.set)
     try:
         server = await serve(host, port, {}, answering(site, queues))
-    except (OSError, UnicodeError) as error:  # the latter: what is no host's name
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         raise ServerRefused(f"Nothing can listen on {host}, port {port}: {error}.") from None
     where, number = server.sockets[0].getsockname()[:2]
     click.echo(
@@ -73,7 +73,7 @@ async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> Non
 
 
 def answering(site: Site, queues: Sequence[str]) -> Metrics:
-    """What answers; however many ask and give up, the server is asked once at a time."""
+    """Return what answers a scrape; scrapes at the same time share one read of the server."""
     reads = ReadThroughCache[str](0)
     return lambda: reads.read("", lambda: asyncio.to_thread(queue_metrics, site, queues))
 

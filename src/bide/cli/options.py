@@ -143,18 +143,18 @@ def read_address(text: str, option: str = "--health-port") -> tuple[str, int]:
 
 
 class PipeClosed(Exception):
-    """Whoever read our output has gone: `bide jobs ls | head`."""
+    """The reader of our output has closed it, as in `bide jobs ls | head`."""
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group whose commands are listed in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order added: related commands stand together."""
+        """Return the names in the order added, so that related commands stand together."""
         return list(self.commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show the help when nothing is said; that is no error."""
+        """Show the help if there are no arguments, and exit with 0."""
         if not args and not ctx.resilient_parsing and not self.invoke_without_command:
             click.echo(ctx.get_help())
             ctx.exit()
@@ -166,7 +166,7 @@ class Group(click.Group):
         """Find the command that is named.
 
         Raises:
-            click.UsageError: there is none; the message has the nearest.
+            click.UsageError: there is no such command; the message names the nearest.
         """
         if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             name = args[0]
@@ -179,7 +179,7 @@ class Group(click.Group):
         """Run the command.
 
         Raises:
-            PipeClosed: so that the library does not take it for an error of ours.
+            PipeClosed: the pipe is closed; click would exit with 1 on a `BrokenPipeError`.
         """
         try:
             return super().invoke(ctx)

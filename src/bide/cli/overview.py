@@ -35,7 +35,7 @@ from bide.views.times import about, moment, moment_json, relative
 
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _MOST: Final = 12
-"""Workers, and herds, that are shown."""
+"""Maximum number of workers, and of bursts, that are shown."""
 
 
 @click.command()
@@ -124,12 +124,12 @@ def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
         Text(_bars(line, max(10, min(120, width - 36))), "cyan"),
         _queues(queues),
     ]
-    for herd in line["herds"][:_MOST]:
-        takes = herd["takes"]
+    for burst in line["bursts"][:_MOST]:
+        takes = burst["takes"]
         told = "not known" if takes is None else about(takes)
         parts.append(
-            Text(f"{count(herd['count'], 'job')} of {printable(herd['queue'])} due at ", "yellow")
-            + Text(f"{herd['at'][:19].replace('T', ' ')} UTC; time to run: {told}", "yellow")
+            Text(f"{count(burst['count'], 'job')} of {printable(burst['queue'])} due at ", "yellow")
+            + Text(f"{burst['at'][:19].replace('T', ' ')} UTC; time to run: {told}", "yellow")
         )
     workers = seen["workers"]["workers"]
     parts.append(_workers(workers) if workers else Text("No worker runs.", "yellow"))
@@ -137,7 +137,7 @@ def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
 
 
 def _bars(line: dict[str, Any], width: int) -> str:
-    """What is due from now on, as bars of text; a herd is cut, as in the page's picture."""
+    """Draw what is due as bars of text; a burst is cut, as in the dashboard's picture."""
     if line["now"] is None:
         return ""
     now, end = (datetime.fromisoformat(line[name]).timestamp() for name in ("now", "to"))

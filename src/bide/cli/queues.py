@@ -8,7 +8,13 @@ from typing import Final
 
 import click
 
-from bide.cli.options import Group, complete_queues, json_option, queues_option, server_options
+from bide.cli.options import (
+    CommandGroup,
+    complete_queues,
+    json_option,
+    queues_option,
+    server_options,
+)
 from bide.cli.screen import STATE_STYLE, Cell, Column, confirmed, count, echo, echo_json, table
 from bide.errors import BideError, UsageError
 from bide.model.durations import describe
@@ -86,7 +92,7 @@ group_option = click.option(
 )
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 @server_options
 def queues(url: str | None, prefix: str | None) -> None:
     """List, pause, resume, limit and purge queues."""
@@ -402,7 +408,9 @@ def _number(text: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"--concurrency {text!r} is no number; give one, or none.") from None
+        raise UsageError(
+            f"--concurrency {text!r} is not a number; give a number, or none."
+        ) from None
 
 
 @click.command()

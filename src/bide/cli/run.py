@@ -186,7 +186,7 @@ EXTRA = "The page needs `pip install 'bide[web]'`."
 @click.option(
     "--operator",
     is_flag=True,
-    help="Whoever is at this machine may change things too, where no token is set.",
+    help="Let requests from this machine change things too, if no token is set.",
 )
 @queues_option("Show only this queue; again for more.")
 @server_options
@@ -235,20 +235,20 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens, before anybody is told that it does.
+    """Listen on an address, before the command prints the address.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the address is not available.
     """
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
-    except (OSError, TypeError) as error:  # the latter: what is no host's name
+    except (OSError, TypeError) as error:  # TypeError: not a valid host name
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"--listen {host}:{port} cannot be had ({why}); give another port, or 0 for "
-            "any that is free."
+            f"--listen {host}:{port} is not available ({why}); give another port, or 0 for "
+            "any free port."
         ) from None
 
 
@@ -291,10 +291,10 @@ def rq_timer(
 
 
 def _import_class(path: str) -> type[rq.Queue]:
-    """A class of queues, named as RQ's own `--queue-class` names it.
+    """Import a class of queues, named as for RQ's own `--queue-class`.
 
     Raises:
-        UsageError: it cannot be imported, or is no class of queues.
+        UsageError: the class cannot be imported, or is not a class of RQ queues.
     """
     import rq
     from rq.utils import import_attribute

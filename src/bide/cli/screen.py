@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from bide.errors import UsageError
 from bide.logs import plain, printable
 from bide.model.job import State
-from bide.views.job import _REMARK, Seen, data_line, error_line, given_description
+from bide.views.job import _REMARK, FoundJob, data_line, error_line, given_description
 
 _SGR: Final = {
     "dim": "2",
@@ -133,7 +133,7 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def attended() -> bool:
-    """Whether somebody sits at a terminal who can be asked."""
+    """Whether there is a terminal to ask at."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -174,7 +174,7 @@ def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
 
 
 def shortened(text: str) -> str:
-    """A text that may be a megabyte, cut where nobody would read on."""
+    """Cut a text that is too long to read; it may be a megabyte."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… ({len(text):,} characters; --json has them all)"
@@ -257,16 +257,16 @@ def _fitted(text: str, column: Column, width: int) -> str:
 
 
 def confirmed(question: str, yes: bool) -> bool:
-    """Whether to go on: `--yes` was given, or somebody at the terminal says so.
+    """Whether to continue: `--yes` was given, or the user at the terminal agrees.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: there is no terminal to ask at.
     """
     if yes:
         return True
     question = printable(question)
     if not attended():
-        raise UsageError(f"{question} Nobody is at a terminal to be asked; add --yes to go on.")
+        raise UsageError(f"{question} There is no terminal to ask at; add --yes to continue.")
     try:
         agreed = click.confirm(question, default=False, err=True)
     except click.Abort as abort:
@@ -283,7 +283,7 @@ def state_cell(state: State) -> Cell:
     return Cell(state.value, STATE_STYLE.get(state.value, ""))
 
 
-def remark(seen: Seen) -> Cell:
+def remark(seen: FoundJob) -> Cell:
     """The one thing worth a column: how far it is, its last error, its data or description."""
     notes = seen.snapshot.notes
     if seen.snapshot.asked:

@@ -153,14 +153,14 @@ def _is_there(sentinel: str) -> bool:
 
 
 def queue_names(url: str | None, prefix: str | None) -> list[str]:
-    """The queues there are, for a shell to complete; none if that is not quickly known."""
+    """List the queues, for a shell to complete; none if the server is slow or unreachable."""
     try:
         client = blocking.Client(url, reply_timeout=_AT_ONCE)
         key = keys_of(None, resolve_prefix(prefix))["queues"]
         with blocking.node_of(client, key) as node:
             names = node.hkeys(key)
         return sorted(_text(name) for name in names)
-    except Exception:  # whatever it is, a half-typed command is no place to say so
+    except Exception:  # a shell that completes a command cannot show an error
         return []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from bide.cli.options import Group, json_option, queues_option, server_options
+from bide.cli.options import CommandGroup, json_option, queues_option, server_options
 from bide.cli.screen import Column, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import describe, from_us
@@ -14,7 +14,7 @@ from bide.views.site import NotFound, Site
 from bide.views.times import relative
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @queues_option("Only those that serve one of these.")
 @server_options
 @json_option

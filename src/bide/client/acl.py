@@ -1,11 +1,11 @@
-"""Rights on the server: the least that each role needs, and what to say where one is missing.
+"""Permissions on the server: the least that each role needs, and errors for missing ones.
 
-Inside of a script each command is checked against its caller's rights. So a user is given the
-commands that the scripts of its role call, read from their text, and no others; keys are given by
-name. A viewer is kept from writing by having no command that writes: rights to keys that part
-reading from writing (`%R~`) came with version 7, and calling a script asks for both. It cannot load
-scripts either: those that it loads stay in the server's memory, and one may run for ever. Workers
-load the scripts that viewers call.
+The server checks each command inside a script against the caller's permissions. So a user gets only
+the commands that the scripts of its role call, which are read from their text. Keys are given by
+name. A viewer cannot write, because it has no command that writes. (Separate permissions for
+reading and writing keys, `%R~`, came with version 7, and calling a script needs both.) A viewer
+cannot load scripts either, because loaded scripts stay in the server's memory, and a script may run
+without end. Workers load the scripts that viewers call.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ Role = Literal["worker", "producer", "operator", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
-    *("ahead", "between", "children", "counts", "fetch", "groups", "holders", "list", "minutes"),
-    *("queues", "schedule_list", "timeline", "upcoming", "workers"),
+    *("children", "count_due", "counts", "fetch", "groups", "holders", "list", "list_due"),
+    *("minutes", "queues", "schedule_list", "timeline", "upcoming", "workers"),
 )
 _CHANGE: Final = (
-    *("ahead", "cancel", "configure", "counts", "delete", "empty", "fetch", "group_configure"),
-    *("groups", "limit", "list", "listen", "minutes", "pause", "promote", "queues", "register"),
-    *("reschedule", "resume", "retry", "upcoming"),
+    *("cancel", "configure", "count_due", "counts", "delete", "events_hold", "fetch"),
+    *("group_configure", "groups", "limit", "list", "minutes", "pause", "promote", "purge"),
+    *("queue_register", "queues", "reschedule", "resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )
-_PRODUCE: Final = (*_CHANGE, "attend", "enqueue", "link", "place", "schedule_set", "watch")
+_PRODUCE: Final = (
+    *_CHANGE,
+    *("await_end", "dep_add", "dep_subscribe", "enqueue", "enqueue_full", "schedule_set"),
+)
 _OPERATE: Final = (
-    *("between", "children", "forget", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue"),
-    *("fsck_queues", "fsck_schedules", "fsck_workers", "holders", "schedule_set", "stop"),
-    *("timeline", "unregister", "upgrade", "workers"),
+    *("children", "forget", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue"),
+    *("fsck_queues", "fsck_schedules", "fsck_workers", "holders", "list_due", "queue_unregister"),
+    *("schedule_set", "timeline", "upgrade", "worker_stop", "workers"),
 )
 _WORK: Final = (
-    *("begin", "claim", "extend", "hear", "heartbeat", "leave", "note", "pop", "post", "refuse"),
-    *("schedule_refill", "settle", "workers"),
+    *("add_notes", "claim", "dep_outbox", "dep_resolve", "extend", "heartbeat", "items_reject"),
+    *("pop", "schedule_refill", "settle", "worker_leave", "worker_start", "workers"),
 )
 
 SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {
@@ -50,7 +53,7 @@ SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {
     "operator": (*_CHANGE, *_OPERATE),
     "viewer": _LOOK,
 }
-"""The scripts that each calls. A worker's jobs enqueue others; a consumer of data is a worker."""
+"""The scripts of each role. A worker's jobs enqueue others; a consumer of data is a worker."""
 
 _CALLS: Final[dict[Role, tuple[str, ...]]] = {
     "worker": ("blpop", "subscribe", "unsubscribe", "wait", "xread"),
@@ -58,20 +61,20 @@ _CALLS: Final[dict[Role, tuple[str, ...]]] = {
     "operator": ("info", "xread"),
     "viewer": ("info",),
 }
-"""What each calls besides scripts."""
+"""The commands of each role besides scripts."""
 
 _KINDS: Final[dict[Kind, tuple[str, ...]]] = {
     "one": (),
     "cluster": ("asking", "cluster|slots"),
     "sentinel": ("role",),
 }
-"""What each calls besides, where the URL is one of several servers."""
+"""Further commands, for URLs of several servers."""
 
 _CLUSTER_INFO: Final = "cluster|info"
-"""What `bide doctor` asks each node of a Cluster."""
+"""The command that `bide doctor` sends to each node of a Cluster."""
 
 _FSYNC: Final = "waitaof"
-"""What `durability="fsync"` calls. A server before Redis 7.2 refuses a rule that names it."""
+"""The command of `durability="fsync"`. Before Redis 7.2, a server refuses a rule that names it."""
 
 _EACH: Final = ("evalsha", "ping", "select")
 _LOAD: Final = "script|load"
@@ -92,7 +95,7 @@ _CHANNELS: Final[dict[Role, tuple[str, ...]]] = {
     "operator": ("asked", "waiters", "workers"),
     "viewer": (),
 }
-"""The keys after which the channels are named on which each speaks or listens."""
+"""The keys whose names are the channels that each role publishes or reads."""
 
 _COMMAND: Final = re.compile(r"redis\.p?call\('([A-Z]+)'")
 
@@ -108,29 +111,33 @@ def rules(
     """The rules of a user, as `ACL SETUSER` takes them after its name.
 
     Args:
-        role: what the user is for.
-        queues: the queues; none for all that the prefix has or will have.
-        prefix: of all keys.
-        kind: what the servers are.
+        role: the user's role.
+        queues: the queues; none for all present and future queues of the prefix.
+        prefix: the prefix of all keys.
+        kind: the kind of servers.
         fsync: whether jobs may be enqueued with `durability="fsync"`.
 
     Raises:
-        UsageError: a name cannot be meant.
+        UsageError: a name is invalid.
     """
     everywhere = keys_of(None, prefix)
     touched = {key for name in SCRIPTS[role] for key in load(name).keys}
     keys = [everywhere[name] for name in everywhere.names if name in touched]
     patterns = [f"~{_escaped(key)}" for key in keys]
     channels: list[str] = []
-    for root, of in _roots(queues, prefix):
+    for root, queue_keys in _roots(queues, prefix):
         patterns += [f"~{root}", f"~{root}:*"]
-        channels += [f"&{_channel(of, root, name)}" for name in _CHANNELS[role] if name in of.names]
+        channels += [
+            f"&{_channel(queue_keys, root, name)}"
+            for name in _CHANNELS[role]
+            if name in queue_keys.names
+        ]
     channels += [
         f"&{_escaped(everywhere[name])}" for name in _CHANNELS[role] if name in everywhere.names
     ]
     texts = (load(name).text for name in SCRIPTS[role])
     called = {command.lower() for text in texts for command in _COMMAND.findall(text)}
-    if role == "viewer":  # what its scripts include has functions that they do not call
+    if role == "viewer":  # included parts of its scripts hold functions that they do not call
         called &= _READ
     if fsync and role in ("worker", "producer"):
         called.add(_FSYNC)
@@ -148,7 +155,7 @@ def rules(
 
 
 def _roots(queues: Sequence[str], prefix: str) -> Iterator[tuple[str, Keys]]:
-    """What the keys of each queue begin with, as a pattern; one that fits all for no queue."""
+    """Yield the common start of each queue's keys, as a pattern; one for all if no queue."""
     for queue in dict.fromkeys(queues):
         keys = keys_of(queue, prefix)
         yield _escaped(keys["meta"]), keys
@@ -161,14 +168,14 @@ def _channel(keys: Keys, root: str, name: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    """A name as a pattern that nothing else fits."""
+    """Escape a name as a pattern that only matches itself."""
     return re.sub(r"([*?\[\]\\^])", r"\\\1", name)
 
 
-# -- where one is missing
+# -- missing permissions
 
 _LEAST: Final[tuple[Role, ...]] = ("viewer", "operator", "producer", "worker")
-"""The roles in the order in which they are proposed."""
+"""The roles in the order of proposals."""
 
 _NAMED: Final = re.compile(r"run the '(\S+)' command")
 _LINE: Final = re.compile(r"@user_script: ?(\d+)")
@@ -176,13 +183,13 @@ _KEY: Final = re.compile(r"([^{}]+?):(?:\{([^{}]+)\}.*|\w+)", re.DOTALL)
 
 
 def missing(said: str, command: Command[Any] | None, clock: str) -> str:
-    """Which right is missing, and what prints it: the end of an error's sentence.
+    """Say which permission is missing, and what prints it: the end of an error's sentence.
 
     Args:
-        said: what the server has said. Up to Redis 7.0 it names no command that a script calls,
-            but the line.
-        command: what was refused; None for what is no script's call.
-        clock: which clock the script was built for.
+        said: the server's error. Up to Redis 7.0 it does not name a command inside a script, but
+            only the line.
+        command: the command that was refused; None for a call that runs no script.
+        clock: the clock that the script was built for.
     """
     named = _NAMED.search(said)
     is_load = named is not None and named[1].lower() in ("script", _LOAD)
@@ -215,6 +222,6 @@ def missing(said: str, command: Command[Any] | None, clock: str) -> str:
 
 
 def _called(text: str, line: int) -> list[str]:
-    """The commands that a line of a script calls."""
+    """Return the commands that a line of a script calls."""
     (there,) = text.split("\n")[line - 1 : line] or [""]
     return list(dict.fromkeys(_COMMAND.findall(there)))

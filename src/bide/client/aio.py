@@ -50,7 +50,7 @@ from bide.protocol.scripts import SERVER_CLOCK, load
 T = TypeVar("T")
 
 CONNECTIONS: Final = 50
-"""Connections that one client opens at most on an event loop; calls beyond that wait for one."""
+"""Maximum connections of one client on an event loop; further calls wait for a free one."""
 
 
 class AsyncClient:
@@ -71,7 +71,7 @@ class AsyncClient:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._patience = check_retry_for(retry_for)
+        self._retry_for = check_retry_for(retry_for)
         self._clock = clock
         self.answered = 0.0
         """When the server last answered (`time.monotonic()`); 0 for never."""
@@ -79,17 +79,17 @@ class AsyncClient:
         """Whether the last round trip came to its end, if there was one."""
         self._reply_timeout = reply_timeout
         self.missed_scripts = 0
-        """How often a server lacked scripts that were called: it may have restarted since."""
+        """Number of times that a server lacked a script: it may have restarted."""
         self._routes = topology_for(self.url)
         self._makers: dict[str, Callable[[], Any]] = {}
-        """By a node's URL, what makes a connection to it."""
+        """By a node's URL, the function that makes a connection to it."""
         self._open = PerLoop(lambda: _Open(self.attempt_many), _dispose)
 
     async def run(self, command: Command[T]) -> T:
         """Run one command.
 
         Raises:
-            BideError: whatever came of it instead of a result.
+            BideError: the command failed.
         """
         (result,) = await self.run_many([command])
         return result  # type: ignore[no-any-return]
@@ -98,7 +98,7 @@ class AsyncClient:
         """Run commands in one round trip.
 
         Raises:
-            BideError: what the first that failed came to; the others have run.
+            BideError: a command failed; this is the first error. The other commands have run.
         """
         results = await self.attempt_many(commands)
         for result in results:
@@ -110,8 +110,8 @@ class AsyncClient:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
         if not commands:
             return []
-        situation = ClientState(self.where, self._clock, self._patience, self.answered > 0)
-        steps = execute(commands, situation)
+        state = ClientState(self.where, self._clock, self._retry_for, self.answered > 0)
+        steps = execute(commands, state)
         only = self._routes.only
         step = next(steps)
         try:
@@ -122,8 +122,8 @@ class AsyncClient:
                         delivery = self._routes.deliver(step.calls, step.routes)
                         step = steps.send(await self._drive(delivery, until=step.until))
                     else:
-                        trip = NodeRequest(only, step.calls)
-                        step = steps.send(await self._visit(trip, 0, step.until))
+                        request = NodeRequest(only, step.calls)
+                        step = steps.send(await self._visit(request, 0, step.until))
                 else:
                     await asyncio.sleep(step.seconds)
                     step = next(steps)
@@ -131,13 +131,13 @@ class AsyncClient:
             return end.value  # type: ignore[no-any-return]
 
     async def send_last(self, command: Command[Any]) -> None:
-        """Run a command that costs nothing if it is lost: within about a second, or not at all."""
+        """Run a command that may be lost: within about 1 s, or not at all."""
         with contextlib.suppress(BideError, TimeoutError):
             async with asyncio.timeout(GOODBYE):
                 await self.run(command)
 
     async def pop(self, keys: Sequence[str], seconds: int) -> tuple[str, str] | None:
-        """Wait for a wake hint on any of `keys`, for at most `seconds`; the key, and who pushed it.
+        """Wait up to `seconds` for a wake-up message on any of `keys`; return key and sender.
 
         Raises:
             ServerUnavailable: the connection broke; it is replaced at the next call.
@@ -152,11 +152,11 @@ class AsyncClient:
         return (first[0].decode(), first[1].decode("utf-8", "replace")) if first else None
 
     async def read(self, stream: str, after: str, seconds: float) -> Entries | None:
-        """The next entries of a stream behind an id; waits for one for at most `seconds`.
+        """Read the entries of a stream after an id; wait up to `seconds` for the first.
 
         Returns:
-            Id and line of each, none if none came; None where the connection broke. The reply that
-            was lost then is no loss: the same call brings it again.
+            The id and line of each entry, or an empty list. None if the connection broke: nothing
+            is lost, because the same call reads the same entries again.
 
         Raises:
             BideError: the server refused.
@@ -165,15 +165,15 @@ class AsyncClient:
         return read_entries(await self._drive(self._routes.deliver([call], [stream])), self.where)
 
     async def load(self, scripts: Sequence[str], keys: Sequence[str]) -> None:
-        """Give the nodes that have these keys some scripts, so that they know them when called.
+        """Load scripts on the nodes that have these keys.
 
         Raises:
-            BideError: one could not be reached, or refused.
+            BideError: a node could not be reached, or refused.
         """
         await self._load(scripts, keys)
 
     async def load_everywhere(self, scripts: Sequence[str]) -> None:
-        """Give all nodes some scripts; raises as `load`."""
+        """Load scripts on all nodes; raises as `load`."""
         nodes: list[str] | Exception = await self._drive(self._routes.masters())
         if isinstance(nodes, Exception):
             raise map_error(nodes, self.where)
@@ -189,21 +189,21 @@ class AsyncClient:
                 raise map_error(reply, self.where)
 
     async def ping(self, key: str) -> None:
-        """Make a round trip to the node of a key, for its own sake; it may fail."""
+        """Make an empty round trip to the node of a key; errors are ignored."""
         await self._drive(self._routes.deliver([("PING",)], [key]))
 
     async def share(self, command: Command[T]) -> T:
-        """Run one command, in a round trip shared with what others ask meanwhile.
+        """Run one command, in a round trip that concurrent callers share.
 
         Raises:
-            BideError: whatever came of it instead of a result.
+            BideError: the command failed.
         """
         return await self._open.current.shared.run(command)
 
     def waiting_for(self, channel: str, text: str) -> AsyncWaiter:
-        """Hear when a script says `text` over a channel, for as long as the context lasts.
+        """Return a context that waits until a script publishes `text` on a channel.
 
-        All who wait on one event loop share a subscription, which ends with the last of them.
+        All waiters on one event loop share a subscription, which ends with the last waiter.
         """
 
         def subscription() -> Subscription:
@@ -216,10 +216,10 @@ class AsyncClient:
         return AsyncWaiter(subscription, text)
 
     def listen(self, *channels: str) -> Listener:
-        """Hear what scripts say over channels, for as long as the context lasts."""
+        """Return a context that reads what scripts publish on channels."""
 
         async def connection() -> Any:
-            """One that is not connected yet, to the node that has the first channel's key."""
+            """An unconnected connection to the node that has the first channel's key."""
             found: str | Exception = await self._drive(self._routes.locate(channels[0]))
             if isinstance(found, Exception):
                 raise found
@@ -228,7 +228,7 @@ class AsyncClient:
         return Listener(connection, self._routes.doubt, channels, self._reply_timeout)
 
     def hints(self, key: str) -> AsyncWakeListener:
-        """Hear the wake hints on a list, over a connection of its own; close it at the end."""
+        """Listen for wake-up messages on a list, over a connection of its own; close it later."""
         return AsyncWakeListener(lambda: self.pop([key], HINT_WAIT))
 
     async def close(self) -> None:
@@ -242,12 +242,12 @@ class AsyncClient:
             await connection.disconnect()
 
     def abandon(self) -> None:
-        """Drop all connections without a word; for a client whose event loops may have ended."""
+        """Drop all connections without telling the server; their event loops may have ended."""
         for loop, opened in self._open.take_all():
             _dispose(loop, opened)
 
     def _maker(self, node: str) -> Callable[[], Any]:
-        """What makes a connection to a node.
+        """Return a function that makes a connection to a node.
 
         Raises:
             OSError: the library could not read a file that the URL names.
@@ -264,23 +264,24 @@ class AsyncClient:
     async def _drive(
         self, steps: Delivery | Finding | Surveying, block: float = 0, until: float | None = None
     ) -> Any:
-        """Make the round trips that the routes ask for, up to a time; what they come to.
+        """Make the round trips of the topology until a deadline; return the result.
 
-        A reply may take `block` seconds longer than others.
+        `block` is the extra time for a reply, in seconds.
         """
         try:
-            trips = next(steps)
+            requests = next(steps)
             while True:
                 talks = [
-                    self._visit(trip, 0 if trip.is_question else block, until) for trip in trips
+                    self._visit(request, 0 if request.is_question else block, until)
+                    for request in requests
                 ]
                 one = len(talks) == 1
                 answers = [await talks[0]] if one else await asyncio.gather(*talks)
-                trips = steps.send(answers)
+                requests = steps.send(answers)
         except StopIteration as end:
             return end.value
 
-    async def _visit(self, trip: NodeRequest, block: float, until: float | None) -> Answer:
+    async def _visit(self, request: NodeRequest, block: float, until: float | None) -> Answer:
         """One round trip, over a connection of its own for as long as it lasts.
 
         The client library's pipeline packs in Python and asks the socket first whether it is sound;
@@ -288,36 +289,36 @@ class AsyncClient:
         """
         opened = self._open.current
         async with opened.slots:
-            if is_late(until):  # it may have waited long for its turn
+            if is_late(until):  # it may have waited long for a slot
                 return DeadlineExceeded()
-            idle = opened.idle.setdefault(trip.node, [])
+            idle = opened.idle.setdefault(request.node, [])
             try:
-                connection = idle.pop() if idle else self._maker(trip.node)()
-            except OSError as error:  # the library reads a file of its own, once
+                connection = idle.pop() if idle else self._maker(request.node)()
+            except OSError as error:  # the library could not read a file that the URL names
                 return error
-            answer = await self._talk(opened, connection, trip, self._reply_timeout + block)
-            if not trip.is_question:
+            answer = await self._talk(opened, connection, request, self._reply_timeout + block)
+            if not request.is_question:
                 self.answers = not isinstance(answer, Exception)
-            if isinstance(answer, redis.ConnectionError) and trip.node != self.url:
+            if isinstance(answer, redis.ConnectionError) and request.node != self.url:
                 # It may be gone for good, and what is open to it would never be looked at again.
-                for other in opened.idle.pop(trip.node, ()):
+                for other in opened.idle.pop(request.node, ()):
                     await other.disconnect(nowait=True)
             return answer
 
     async def _talk(
-        self, opened: _Open, connection: Any, trip: NodeRequest, patience: float
+        self, opened: _Open, connection: Any, request: NodeRequest, reply_timeout: float
     ) -> Answer:
         replies: list[Any] = []
         is_new = False
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(patience) as limit:
+            async with asyncio.timeout(reply_timeout) as limit:
                 if not connection.is_connected:
                     await connection.connect()
                     is_new = True
-                await connection.send_packed_command(pack(trip.calls), check_health=False)
-                for _ in trip.calls:
-                    limit.reschedule(loop.time() + patience)
+                await connection.send_packed_command(pack(request.calls), check_health=False)
+                for _ in request.calls:
+                    limit.reschedule(loop.time() + reply_timeout)
                     try:
                         replies.append(await connection.read_response())
                     except redis.ResponseError as error:
@@ -325,32 +326,32 @@ class AsyncClient:
         except TimeoutError:
             await connection.disconnect(nowait=True)
             return redis.TimeoutError(
-                f"no reply within {patience:g} s, or this process was held up"
+                f"no reply within {reply_timeout:g} s, or this process was held up"
             )
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
             if isinstance(error.__cause__, lib.AuthenticationError):  # the library wraps that
                 return error.__cause__
             is_closed = is_new and isinstance(error, redis.ConnectionError)
-            return (is_closed and await _why(self._maker(trip.node)())) or error
+            return (is_closed and await _why(self._maker(request.node)())) or error
         except RuntimeError as error:  # uvloop's, where the other side has closed the connection
             abort(connection)
             return redis.ConnectionError(str(error))
         except BaseException:
-            # A call that was cancelled leaves its reply in the socket: nobody else may read it.
+            # The reply to a cancelled call is still to come: the connection cannot be reused.
             await connection.disconnect(nowait=True)
             raise
-        if not trip.is_question:
+        if not request.is_question:
             self.answered = time.monotonic()
         if opened.left:
             await connection.disconnect(nowait=True)
         else:
-            opened.idle.setdefault(trip.node, []).append(connection)
+            opened.idle.setdefault(request.node, []).append(connection)
         return replies
 
 
 async def _why(connection: Any) -> Exception | None:
-    """Why a new connection was closed, if a word to another finds it out (`bide.client.pool`)."""
+    """Return why a new connection was closed, if a second one shows it (`bide.client.pool`)."""
     try:
         async with asyncio.timeout(REPLY_TIMEOUT):
             await connection.connect()
@@ -358,7 +359,11 @@ async def _why(connection: Any) -> Exception | None:
             await connection.read_response()
     except lib.AuthenticationError as error:
         return error
-    except (redis.RedisError, OSError, RuntimeError):  # uvloop's, of a connection that has gone
+    except (
+        redis.RedisError,
+        OSError,
+        RuntimeError,
+    ):  # uvloop raises the last for a lost connection
         return None
     finally:
         await connection.disconnect(nowait=True)
@@ -366,7 +371,7 @@ async def _why(connection: Any) -> Exception | None:
 
 
 class _Open:
-    """What a client has open on one event loop."""
+    """The connections and subscriptions of a client on one event loop."""
 
     def __init__(
         self, attempt_many: Callable[[Sequence[Command[Any]]], Awaitable[list[Any]]]
@@ -377,10 +382,10 @@ class _Open:
         self.shared = Coalescer(attempt_many)
         self.subscriptions: dict[str, Subscription] = {}
         self.left = False
-        """Whether it is used no more, so that what comes back is to be closed."""
+        """Whether it was abandoned: connections that return are closed."""
 
     def abandon(self) -> None:
-        """Drop it all without a word."""
+        """Drop all connections without telling the server."""
         self.left = True
         for subscription in self.subscriptions.values():
             subscription.abandon()
@@ -388,13 +393,13 @@ class _Open:
             abort(connection)
 
     def take_idle(self) -> list[Any]:
-        """All connections that nobody uses now, which from here on are the caller's."""
+        """Remove and return all idle connections."""
         idle, self.idle = self.idle, {}
         return [connection for some in idle.values() for connection in some]
 
 
 async def _connect_to_master(connection: Any) -> None:
-    """Greet a node; raises the library's errors if it is no master."""
+    """Log in to a node; raise the library's error if the node is not a master."""
     await connection.on_connect()
     await connection.send_command("ROLE")
     try:
@@ -405,7 +410,7 @@ async def _connect_to_master(connection: Any) -> None:
 
 
 def _dispose(loop: asyncio.AbstractEventLoop, opened: _Open) -> None:
-    """Abandon what is open on an event loop, in that loop's thread if it runs in another."""
+    """Abandon the connections of an event loop, in its thread if it still runs."""
     if loop.is_running() and loop is not asyncio._get_running_loop():
         try:
             loop.call_soon_threadsafe(opened.abandon)

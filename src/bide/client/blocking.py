@@ -61,27 +61,28 @@ class Client:
         """Set up; nothing is sent before the first command.
 
         Args:
-            url: of a form that `bide.client.url` names; else `$BIDE_URL`, else the local default.
-            retry_for: seconds for which a broken round trip is repeated.
+            url: the server, in a form of `bide.client.url`. Without it, bide takes `$BIDE_URL`,
+                then the local default.
+            retry_for: seconds for which a broken round trip is retried, 0 to 10.
             reply_timeout: seconds to wait for one reply.
-            clock: which clock the scripts are built for (the tests have one that can be moved).
+            clock: the clock that the scripts are built for (tests have one that can be moved).
 
         Raises:
             UsageError: the URL is not of a form that bide takes.
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._patience = check_retry_for(retry_for)
+        self._retry_for = check_retry_for(retry_for)
         self._clock = clock
         self._reached = False
         self.answers = True
-        """Whether the last round trip came to its end, if there was one."""
+        """Whether the last round trip succeeded, if there was one."""
         self._reply_timeout = reply_timeout
         self._routes = topology_for(self.url)
         self._nodes: dict[str, redis.Redis] = {}
         self._connections: dict[str, Connections] = {}
-        # Whoever forgets to close it: else it is chance whether the collector comes to a socket
-        # before its connection, and the socket complains that nobody closed it.
+        # If the client is not closed: without this, the garbage collector may find a socket before
+        # its connection, and warn about an unclosed socket.
         weakref.finalize(self, _close, self._connections, self._nodes).atexit = False
 
     @property
@@ -93,7 +94,7 @@ class Client:
         """Run one command.
 
         Raises:
-            BideError: whatever came of it instead of a result.
+            BideError: the command failed.
         """
         (result,) = self.run_many([command])
         return result  # type: ignore[no-any-return]
@@ -102,7 +103,7 @@ class Client:
         """Run commands in one round trip.
 
         Raises:
-            BideError: what the first that failed came to; the others have run.
+            BideError: a command failed; this is the first error. The other commands have run.
         """
         results = self.attempt_many(commands)
         for result in results:
@@ -120,29 +121,31 @@ class Client:
     def begin(
         self, commands: Sequence[Command[Any]], behind: InFlight | None = None
     ) -> InFlight | None:
-        """Send commands, whose replies are read when that is told to end.
+        """Send commands; the `end` of what this returns reads their replies.
 
-        What is sent `behind` others has to end behind them, too. None where nothing was sent:
-        where there may be several servers, to find the way may take long; and where the connection
-        of what it was to be behind has broken, that is sent again first.
+        Commands that were sent `behind` others must also end after them.
+
+        Returns:
+            None if nothing was sent. With several servers, finding the right node may take long.
+            And if the connection of `behind` has broken, those commands must be retried first.
         """
         if self._routes.only is None or not (behind is None or behind.is_well):
             return None
         return InFlight(self, self._routes.only, commands, behind)
 
     def send_last(self, command: Command[Any]) -> None:
-        """Run a command that costs nothing if it is lost: within about a second, or not at all."""
+        """Run a command that may be lost: within about 1 s, or not at all."""
         brief = Client(self.url, retry_for=0, reply_timeout=GOODBYE, clock=self._clock)
         with suppress(BideError):
             brief.run(command)
         brief.close()
 
     def read(self, stream: str, after: str, seconds: float) -> Entries | None:
-        """The next entries of a stream behind an id; waits for one for at most `seconds`.
+        """Read the entries of a stream after an id; wait up to `seconds` for the first.
 
         Returns:
-            Id and line of each, none if none came; None where the connection broke. The reply that
-            was lost then is no loss: the same call brings it again.
+            The id and line of each entry, or an empty list. None if the connection broke: nothing
+            is lost, because the same call reads the same entries again.
 
         Raises:
             BideError: the server refused.
@@ -151,11 +154,11 @@ class Client:
         return read_entries(self._drive(self._routes.deliver([call], [stream])), self.where)
 
     def waiting_for(self, channel: str, text: str) -> Waiter:
-        """Hear when a script says `text` over a channel, for as long as the context lasts."""
+        """Return a context that waits until a script publishes `text` on a channel."""
         return Waiter(lambda: node_of(self, channel), self._routes.doubt, channel, text)
 
     def hints(self, key: str) -> WakeListener:
-        """Hear the wake hints on a list, over a connection of its own; close it at the end."""
+        """Listen for wake-up messages on a list, over a connection of its own; close it later."""
         return WakeListener(lambda: node_of(self, key), self._routes.doubt, key)
 
     def close(self) -> None:
@@ -173,11 +176,11 @@ class Client:
         return found
 
     def _begin(self, commands: Sequence[Command[Any]]) -> Dialogue:
-        situation = ClientState(self.where, self._clock, self._patience, self._reached)
-        return execute(commands, situation)
+        state = ClientState(self.where, self._clock, self._retry_for, self._reached)
+        return execute(commands, state)
 
     def _go_on(self, steps: Dialogue, step: Send | Sleep) -> list[Any]:
-        """Take this step of a dialogue and all that follow; what it comes to."""
+        """Run this step of `execute` and all that follow; return the result."""
         only = self._routes.only
         try:
             while True:
@@ -193,30 +196,31 @@ class Client:
             return end.value  # type: ignore[no-any-return]
 
     def _drive(self, steps: Delivery | Finding | Surveying, until: float | None = None) -> Any:
-        """Make the round trips that the routes ask for, up to a time; what they come to."""
+        """Make the round trips of the topology until a deadline; return the result."""
         try:
-            trips = next(steps)
+            requests = next(steps)
             while True:
-                trips = steps.send(self._make(trips, until))
+                requests = steps.send(self._make(requests, until))
         except StopIteration as end:
             return end.value
 
-    def _make(self, trips: list[NodeRequest], until: float | None) -> list[Answer]:
-        """Make round trips, all at the same time: a node that hangs delays no other's calls."""
-        if len(trips) > 1:
-            with suppress(RuntimeError), ThreadPoolExecutor(len(trips)) as pool:
-                return [*pool.map(self._talk, trips, repeat(until))]
-        # Also where the interpreter ends, and begins no thread any more: once more does no harm.
-        return [self._talk(trip, until) for trip in trips]
+    def _make(self, requests: list[NodeRequest], until: float | None) -> list[Answer]:
+        """Make round trips concurrently, so a node that hangs delays no calls to others."""
+        if len(requests) > 1:
+            with suppress(RuntimeError), ThreadPoolExecutor(len(requests)) as pool:
+                return [*pool.map(self._talk, requests, repeat(until))]
+        # This also runs if the interpreter is exiting and starts no more threads. Some requests may
+        # be repeated then, which is harmless.
+        return [self._talk(request, until) for request in requests]
 
-    def _talk(self, trip: NodeRequest, until: float | None) -> Answer:
+    def _talk(self, request: NodeRequest, until: float | None) -> Answer:
         if is_late(until):
             return DeadlineExceeded()
         try:
-            replies = self._to(trip.node).round_trip(trip.calls)
+            replies = self._to(request.node).round_trip(request.calls)
         except (redis.RedisError, OSError) as error:
-            return self._broken(trip, error)
-        return self._answered(trip, replies)
+            return self._broken(request, error)
+        return self._answered(request, replies)
 
     def _post(self, trip: NodeRequest, behind: InFlightCalls | None) -> InFlightCalls | Exception:
         try:
@@ -224,14 +228,14 @@ class Client:
         except (redis.RedisError, OSError) as error:
             return self._broken(trip, error)
 
-    def _collect(self, trip: NodeRequest, posted: InFlightCalls | Exception) -> Answer:
-        if isinstance(posted, Exception):
-            return posted
+    def _collect(self, request: NodeRequest, in_flight: InFlightCalls | Exception) -> Answer:
+        if isinstance(in_flight, Exception):
+            return in_flight
         try:
-            replies = self._to(trip.node).collect(posted)
+            replies = self._to(request.node).collect(in_flight)
         except (redis.RedisError, OSError) as error:
-            return self._broken(trip, error)
-        return self._answered(trip, replies)
+            return self._broken(request, error)
+        return self._answered(request, replies)
 
     def _to(self, node: str) -> Connections:
         connections = self._connections.get(node)
@@ -242,23 +246,23 @@ class Client:
             connections = self._connections.setdefault(node, made)
         return connections
 
-    def _broken(self, trip: NodeRequest, error: Exception) -> Exception:
-        if not trip.is_question:
+    def _broken(self, request: NodeRequest, error: Exception) -> Exception:
+        if not request.is_question:
             self.answers = False
-        connections = self._connections.get(trip.node)
-        if connections and trip.node != self.url and not isinstance(error, redis.TimeoutError):
+        connections = self._connections.get(request.node)
+        if connections and request.node != self.url and not isinstance(error, redis.TimeoutError):
             # It may be gone for good, and what is open to it would never be looked at again.
             connections.close()
         return error
 
-    def _answered(self, trip: NodeRequest, replies: list[Any]) -> Answer:
-        if not trip.is_question:
+    def _answered(self, request: NodeRequest, replies: list[Any]) -> Answer:
+        if not request.is_question:
             self._reached = self.answers = True
         return [unwrapped(r) if isinstance(r, redis.ResponseError) else r for r in replies]
 
 
 class InFlight:
-    """Commands that have been sent, whose replies are still to be read."""
+    """Commands that were sent, and whose replies were not read yet."""
 
     def __init__(
         self, client: Client, node: str, commands: Sequence[Command[Any]], behind: InFlight | None
@@ -266,40 +270,40 @@ class InFlight:
         self._client = client
         self._steps = client._begin(commands)
         self.is_smooth = False
-        """Whether it has ended, and nothing had to be sent again or besides."""
+        """Whether it has ended without a retry or another call."""
         first = next(self._steps)
         assert isinstance(first, Send)
-        self._trip = NodeRequest(node, first.calls)
-        before = behind._posted if behind is not None and behind._client is client else None
+        self._request = NodeRequest(node, first.calls)
+        before = behind._in_flight if behind is not None and behind._client is client else None
         assert not isinstance(before, Exception)
-        self._posted: InFlightCalls | Exception | None = None
-        self._posted = client._post(self._trip, before)
+        self._in_flight: InFlightCalls | Exception | None = None
+        self._in_flight = client._post(self._request, before)
 
     @property
     def is_well(self) -> bool:
-        """Whether, as far as is known, its replies will come."""
-        return not isinstance(self._posted, Exception)
+        """Whether sending raised no error."""
+        return not isinstance(self._in_flight, Exception)
 
     def end(self) -> list[Any]:
-        """Read the replies, and send again what has to be; returns as `Client.attempt_many`.
+        """Read the replies, and retry if necessary; returns as `Client.attempt_many`.
 
         Raises:
-            BideError: as there.
+            BideError: as for `Client.attempt_many`.
         """
-        posted, self._posted = self._posted, None
-        assert posted is not None, "it ends once"
+        in_flight, self._in_flight = self._in_flight, None
+        assert in_flight is not None, "it ends once"
         try:
-            step = self._steps.send(self._client._collect(self._trip, posted))
+            step = self._steps.send(self._client._collect(self._request, in_flight))
         except StopIteration as end:
             self.is_smooth = True
             return end.value  # type: ignore[no-any-return]
         return self._client._go_on(self._steps, step)
 
     def drop(self) -> None:
-        """Do without the replies, unless they were read: what came of it, nobody knows."""
-        posted, self._posted = self._posted, None
-        if isinstance(posted, InFlightCalls):
-            posted.drop()
+        """Drop the replies, unless they were read; whether the commands ran stays unknown."""
+        in_flight, self._in_flight = self._in_flight, None
+        if isinstance(in_flight, InFlightCalls):
+            in_flight.drop()
 
 
 def _close(connections: dict[str, Connections], nodes: dict[str, redis.Redis]) -> None:
@@ -310,7 +314,7 @@ def _close(connections: dict[str, Connections], nodes: dict[str, redis.Redis]) -
 
 
 def _connect_to_master(connection: Any) -> None:
-    """Greet a node; raises the library's errors if it is no master."""
+    """Log in to a node; raise the library's error if the node is not a master."""
     connection.on_connect()
     connection.send_command("ROLE")
     try:
@@ -321,10 +325,10 @@ def _connect_to_master(connection: Any) -> None:
 
 
 def node_of(client: Client, key: str) -> redis.Redis:
-    """The library's client of the node that has a key, for what is no command of bide's.
+    """Return the library's client of the node that has a key, for calls outside of bide's commands.
 
     Raises:
-        RedisError, OSError or BideError: it is not known now.
+        RedisError, OSError or BideError: the node is not known now.
     """
     found: str | Exception = client._drive(client._routes.locate(key))
     if isinstance(found, Exception):
@@ -333,7 +337,7 @@ def node_of(client: Client, key: str) -> redis.Redis:
 
 
 def masters(client: Client) -> list[redis.Redis]:
-    """The library's clients of all nodes that hold data; raises as `node_of`."""
+    """Return the library's clients of all nodes that hold data; raises as `node_of`."""
     found: list[str] | Exception = client._drive(client._routes.masters())
     if isinstance(found, Exception):
         raise found
@@ -341,6 +345,6 @@ def masters(client: Client) -> list[redis.Redis]:
 
 
 def cut(client: Client) -> None:
-    """Have what other threads wait for break off now."""
+    """Break the round trips of other threads now."""
     for connections in [*client._connections.values()]:
         connections.cut()

@@ -1,7 +1,7 @@
-"""Commands of many callers that share round trips.
+"""Coalescing: commands of many callers share round trips.
 
-One is under way at a time; what is asked meanwhile, or in the same tick of the event loop, goes
-with the next. A caller that is cancelled is detached, and harms no other.
+One round trip is in flight at a time. Commands that come meanwhile, or in the same tick of the
+event loop, share the next one. A caller that is cancelled does not affect the others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bide.protocol.command import Command
 T = TypeVar("T")
 
 MOST: Final = 100
-"""Commands per round trip: bounds what one reply brings."""
+"""Maximum commands per round trip, which bounds the size of a reply."""
 
 
 class Coalescer:
-    """Gathers the commands of one event loop."""
+    """Batches the commands of one event loop."""
 
     def __init__(self, attempt: Callable[[Sequence[Command[Any]]], Awaitable[list[Any]]]) -> None:
         """Set up.
@@ -34,7 +34,7 @@ class Coalescer:
             attempt: runs commands; returns a result or a `BideError` for each.
         """
         self._attempt = attempt
-        self._asked: list[tuple[Command[Any], asyncio.Future[Any]]] = []
+        self._queued: list[tuple[Command[Any], asyncio.Future[Any]]] = []
         self._under_way: list[tuple[Command[Any], asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -42,16 +42,16 @@ class Coalescer:
         """Run a command together with others.
 
         Raises:
-            BideError: whatever came of it instead of a result.
+            BideError: the command failed.
         """
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._asked.append((command, answer))
+        self._queued.append((command, answer))
         if self._task is None:
             self._begin()
         return await answer
 
     async def settled(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no round trip is in flight."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -60,8 +60,8 @@ class Coalescer:
         self._task.add_done_callback(self._rest)
 
     async def _send(self) -> None:
-        while self._asked:
-            self._under_way, self._asked = self._asked[:MOST], self._asked[MOST:]
+        while self._queued:
+            self._under_way, self._queued = self._queued[:MOST], self._queued[MOST:]
             some = [one for one in self._under_way if not one[1].done()]  # others were cancelled
             try:
                 results = await self._attempt([command for command, _ in some])
@@ -78,11 +78,11 @@ class Coalescer:
                     answer.set_result(result)
 
     def _rest(self, task: asyncio.Task[None]) -> None:
-        """Nothing is under way; answers are missing only where the task was cancelled."""
-        left, self._asked, self._under_way = [*self._under_way, *self._asked], [], []
+        """Finish; answers are missing only if the task was cancelled."""
+        left, self._queued, self._under_way = [*self._under_way, *self._queued], [], []
         self._task = None
         if not task.cancelled() and (asked := [one for one in left if not one[1].done()]):
-            self._asked = asked
+            self._queued = asked
             self._begin()
             return
         for _, answer in left:
@@ -90,7 +90,7 @@ class Coalescer:
 
 
 class PerLoop(Generic[T]):
-    """One of something for each event loop, in whatever threads they run."""
+    """One value for each event loop, in any thread."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class PerLoop(Generic[T]):
         """Set up.
 
         Args:
-            make: makes one for the event loop that runs.
-            leave: lets go of one whose event loop has been closed; another loop finds it so.
+            make: makes the value for the running event loop.
+            leave: disposes of a value whose event loop was closed; called from another loop.
         """
         self._make = make
         self._leave = leave
@@ -110,7 +110,7 @@ class PerLoop(Generic[T]):
 
     @property
     def current(self) -> T:
-        """That of the event loop that runs; made when it is first asked for."""
+        """The value of the running event loop; created at the first access."""
         loop = asyncio.get_running_loop()
         found = self._all.get(loop)
         if found is None:
@@ -121,14 +121,14 @@ class PerLoop(Generic[T]):
         return found
 
     def dispose_closed(self) -> None:
-        """Let go of those whose event loop has been closed."""
+        """Dispose of the values whose event loops were closed."""
         with self._lock:
             closed = [(loop, self._all.pop(loop)) for loop in [*self._all] if loop.is_closed()]
         for loop, one in closed:
             self._leave(loop, one)
 
     def take_all(self) -> list[tuple[asyncio.AbstractEventLoop, T]]:
-        """All there are, which from now on are not."""
+        """Remove and return all entries."""
         with self._lock:
             taken = [*self._all.items()]
             self._all.clear()
@@ -140,33 +140,33 @@ class _Read(Generic[T]):
     began: float
     task: asyncio.Task[T]
     until: float
-    """Until when it will do, once it has ended."""
+    """When it stops being recent, once it has ended."""
 
 
 class ReadThroughCache(Generic[T]):
-    """Reads of one event loop that are alike share one: that under way, or a recent one.
+    """Equal reads of one event loop share a result: that of a read in flight, or a recent one.
 
-    Who gives up waiting stops no read: others wait for it, and it goes on asking the server anyway.
+    If a caller is cancelled, the read continues, because others may wait for it.
     """
 
     def __init__(self, lasts: float, rest: Callable[[float], float] = lambda took: 0.0) -> None:
         """Set up.
 
         Args:
-            lasts: seconds for which a read counts as recent, from its beginning.
-            rest: from the seconds that one took to those for which it counts as recent from its
-                end; not asked of one that failed.
+            lasts: seconds for which a read counts as recent, from its start.
+            rest: takes the seconds that a read took; returns the seconds for which it counts as
+                recent, from its end. Not called for a read that failed.
         """
         self._lasts: Final = lasts
         self._rest: Final = rest
         self._reads: dict[Hashable, _Read[T]] = {}
 
     async def read(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What is read by that key.
+        """Return the result of a read.
 
         Args:
-            key: alike for reads that are.
-            read: called where no other's read will do.
+            key: equal for equal reads.
+            read: called if there is no read in flight and no recent one.
         """
         now = time.monotonic()
         self._reads = {
@@ -180,7 +180,7 @@ class ReadThroughCache(Generic[T]):
         return await asyncio.shield(known.task)
 
     def _ended(self, one: _Read[T], task: asyncio.Task[T]) -> None:
-        """An error that nobody waits for any more is nobody's."""
+        """Note how long the read took; mark its error as retrieved, even without a waiter."""
         if task.cancelled() or task.exception():
             return
         now = time.monotonic()

@@ -1,8 +1,8 @@
 """Settings from outside the code: `$BIDE_*`, and `[tool.bide]` of the nearest pyproject.toml.
 
-What is asked for is taken from the first of these that has it: an override that holds (tests),
-the argument given, the environment, the file, the default. The file is that of the working
-directory or of the nearest directory above it; it is read once per directory and process.
+bide takes each setting from the first of these that has it: an override (tests), the argument, the
+environment, the file, the default. The file is in the working directory or the nearest directory
+above it. It is read once per directory and process.
 
     [tool.bide]
     url = "redis://127.0.0.1:6379/0"
@@ -46,12 +46,12 @@ VARIABLES: Final[dict[str, str]] = {
     "BIDE_WEB_OPERATOR_TOKEN": "lets those who have it change things on the page too",
     "BIDE_SERVER": "the program that `bide demo` and tests start as their server",
 }
-"""The environment variables that bide reads, and what each says."""
+"""The environment variables that bide reads, with their meanings."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """`[tool.bide.worker]`: what `bide worker` serves unless told otherwise."""
+    """`[tool.bide.worker]`: the defaults of `bide worker`."""
 
     modules: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment and the file say; None, or empty, where neither says anything."""
+    """The settings of the environment and the file; None or empty if neither has a value."""
 
     url: str | None = field(default=None, repr=False)  # it may have a password
     prefix: str | None = None
@@ -81,10 +81,10 @@ class Settings:
 
 
 def settings() -> Settings:
-    """The environment's settings, else the file's.
+    """Return the settings of the environment, otherwise those of the file.
 
     Raises:
-        UsageError: the file cannot be read, or sets what bide does not know or cannot mean.
+        UsageError: the file cannot be read, or has an unknown or invalid setting.
     """
     file = _file()
     log_format = os.environ.get("BIDE_LOG_FORMAT")
@@ -100,9 +100,9 @@ def settings() -> Settings:
 
 
 def url_or_prefix(name: str, given: str | None) -> tuple[str | None, str]:
-    """The URL or the prefix that holds, and where it came from, for an error to say.
+    """Return the URL or the prefix in force, and its source for an error text.
 
-    The file is not looked at where something before it decides.
+    The file is read only if no other source has a value.
 
     Args:
         name: `url` or `prefix`.
@@ -122,15 +122,15 @@ def url_or_prefix(name: str, given: str | None) -> tuple[str | None, str]:
 
 
 def signing_keys() -> Keyring | None:
-    """The keys that jobs are signed with, and checked; None where none are set.
+    """Return the keys that sign and check jobs; None if none are set.
 
-    They come from the environment alone: a file that is committed is no place for a secret.
+    They come only from the environment: a secret must not be in a file that is committed.
 
     Raises:
         UsageError: they cannot be read.
     """
     text = _overridden.signing_keys or os.environ.get(VARIABLE)
-    if text is not None and not text.strip():  # a secret that was to be put there, and was not
+    if text is not None and not text.strip():  # probably a secret that was not filled in
         raise UsageError(f"${VARIABLE} is empty; give it keys, or unset it to go without.")
     return None if text is None else _keyring(text)
 
@@ -144,7 +144,7 @@ def _keyring(text: str) -> Keyring:
 
 
 class Override(NamedTuple):
-    """What holds against everything else; None where nothing does."""
+    """Settings that win over all other sources; None where there is no override."""
 
     url: str | None = None
     prefix: str | None = None
@@ -154,7 +154,7 @@ class Override(NamedTuple):
 
 
 generation: int = 0
-"""Another whenever an override begins or ends: whoever has resolved something looks again."""
+"""Increases when an override starts or ends: then cached settings are resolved again."""
 
 _overrides: tuple[Override, ...] = ()
 _overridden = Override()
@@ -170,17 +170,17 @@ def override(
     fake_server: Any = None,
     signing_keys: str | None = None,
 ) -> Iterator[None]:
-    """While it holds, these win over everything, explicit arguments included; for tests.
+    """Override settings in a context, explicit arguments included; for tests.
 
-    It holds in the whole process, all threads. The one that began last wins; what it leaves out
-    is as it was before.
+    An override applies to all threads of the process. The latest one wins; settings that it leaves
+    out stay as they were.
 
     Args:
-        url: of the server.
-        prefix: of the keys.
-        clock: which clock the scripts are built for.
-        fake_server: what queues use in place of a server (`bide.queue.binding.FakeServer`).
-        signing_keys: as $BIDE_SIGNING_KEYS has them.
+        url: the server.
+        prefix: the prefix of the keys.
+        clock: the clock that the scripts are built for.
+        fake_server: the replacement for a server (`bide.queue.binding.FakeServer`).
+        signing_keys: in the form of $BIDE_SIGNING_KEYS.
     """
     ours = Override(url or None, prefix or None, clock or None, fake_server, signing_keys or None)
     _change(lambda held: (*held, ours))
@@ -191,7 +191,7 @@ def override(
 
 
 def overridden() -> Override:
-    """What the overrides that hold come to."""
+    """Return the merged overrides."""
     return _overridden
 
 
@@ -226,7 +226,7 @@ def _read_nearest(directory: str) -> Settings:
 
 
 def _planted(file: Path) -> bool:
-    """Whether another user may have put it there, for us to find: one in /tmp, say."""
+    """Whether another user may have placed the file, for example in /tmp."""
     if os.name != "posix":
         return False
     anyone_may_write = file.parent.stat().st_mode & stat.S_IWOTH
@@ -252,7 +252,7 @@ def _read(file: Path) -> Settings:
 
 
 Reader = Callable[[Any, str], Any]
-"""From a value and what to call it in an error, to the value as it is kept."""
+"""Takes a value and its name for errors; returns the checked value."""
 
 
 def _take(table: Any, keys: Mapping[str, Reader], where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a server or a connection refuses with: whether it passes, and which error of ours it is."""
+"""Errors of servers and connections: whether a retry may help, and bide's error for each."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _BY_CODE: Final[dict[str, type[lib.ResponseError]]] = {
 
 
 def unwrapped(error: lib.ResponseError) -> lib.ResponseError:
-    """The error of the client library's class, whatever the age of that and of the server.
+    """Return the error in the client library's class, for all versions of library and server.
 
-    Up to Redis 6.2, what a command in a script met stands in the text of another error; up to
-    version 5 of the library, those of a Cluster are known to its own client of Clusters only.
+    Up to Redis 6.2, the error of a command in a script is part of another error's text. Up to
+    version 5 of the library, only its Cluster client knows the errors of a Cluster.
     """
     found = _WRAPPED.match(str(error))
     code, _, text = f"{found[1]} {found[2]}".partition(" ") if found else str(error).partition(" ")
@@ -52,7 +52,7 @@ def unwrapped(error: lib.ResponseError) -> lib.ResponseError:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same call may well succeed a little later."""
+    """Whether the same call may succeed a little later."""
     if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
         return False
     if isinstance(error, lib.ConnectionError | lib.TimeoutError | OSError):
@@ -65,14 +65,14 @@ def is_transient(error: Exception) -> bool:
 
 
 def unavailable(error: Exception, where: str) -> ServerUnavailable:
-    """The error for a server that cannot be reached."""
+    """Return the error for a server that cannot be reached."""
     reason = " ".join(str(error).rstrip(".").split()) or type(error).__name__
     remedy = next((cure for sign, cure in _CURES if sign in reason), _START)
     return ServerUnavailable(f"Cannot reach the server at {where} ({reason}); {remedy}.")
 
 
 def is_passing(error: ServerUnavailable) -> bool:
-    """Whether the server may be reached later with nothing changed here."""
+    """Whether the server may be reached later without a change of the address."""
     return not any(sign in str(error) for sign in _LASTING)
 
 
@@ -90,14 +90,14 @@ _CURES: Final = (
     ),
     ("reset by peer", "start it again if it died; if it wants TLS, use rediss:// and not redis://"),
 )
-"""A word in what the connection died of, and what to do then."""
+"""A part of the connection's error, and the fix."""
 
 _LASTING: Final = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
-"""Signs that the address has to be corrected: it will not do to wait."""
+"""Signs that the address has to be corrected: waiting does not help."""
 
 
 _IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
-"""What servers say, the older ones first, of a right that only a command of the script lacks."""
+"""Server errors, the older first, for a permission that a command of the script lacks."""
 _LACKS: Final = re.compile(r"unknown (redis )?command|syntax error|number of arg", re.IGNORECASE)
 _SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 
@@ -105,9 +105,9 @@ _SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 def map_error(
     error: Exception, where: str, command: Command[Any] | None = None, clock: str = SERVER_CLOCK
 ) -> BideError:
-    """The error of bide's that stands for one of the client library's.
+    """Convert an error of the client library to bide's error.
 
-    `where` is the server's URL, fit to be printed; `command` is what was refused, if it is known.
+    `where` is the server's URL without its password; `command` is the refused command, if known.
     """
     if isinstance(error, BideError):
         return error

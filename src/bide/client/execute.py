@@ -1,23 +1,22 @@
-"""How commands are run, without the I/O: a generator that says what to send and when to wait.
+"""Run commands with retries, without I/O: a generator that says what to send and when to wait.
 
-`bide.client.blocking` and `bide.client.aio` drive it and do nothing but what it yields, so that
-both behave alike:
+`bide.client.blocking` and `bide.client.aio` do the I/O for what it yields, so both behave alike:
 
-    Send(calls, routes, until)  send these calls, each to where its route leads, but none of them
-                                after `until`; answer with the list of replies, in which an error
-                                reply is an exception, or with the exception for which nothing
-                                could be sent
+    Send(calls, routes, until)  send each call to the node of its route, but not after `until`;
+                                answer with the list of replies, in which an error reply is an
+                                exception, or with the exception because of which nothing was sent
     Sleep(seconds)              wait
 
-Routes are `bide.client.topology`' to follow: with one server, all lead there.
+`bide.client.topology` resolves routes; with one server, all lead there.
 
-Behind commands that ask for a durability, what waits for it is sent along (`bide.model.options`).
+If a command asks for a durability, a call that waits for it follows in the same round trip
+(`bide.model.options`).
 
-A broken round trip leaves open whether the calls took effect. Every command carries what makes its
-repeat harmless (a job's id, a claim's number, a token), so it is sent again as it was, with
-growing, jittered pauses, until `patience` seconds have passed. To find out where to send it may
-take long, too: so what may have taken effect is not sent after that time, however it was spent. A
-client that has never reached its server does not wait: a wrong URL is an error at once.
+After a broken round trip it is unknown whether the calls took effect. Every command is idempotent:
+a job's id, a claim's number or a token makes its retry harmless. So it is sent again unchanged,
+with jittered pauses that grow, until `retry_for` seconds have passed. Finding the right node may
+take long, too. So a call that may have taken effect is never sent after that time. A client that
+has never reached its server does not retry: a wrong URL is an error at once.
 """
 
 from __future__ import annotations
@@ -47,26 +46,26 @@ from bide.protocol.scripts import load
 
 Call = tuple[Any, ...]
 Answer = list[Any] | Exception
-"""Replies, in which an error reply is an exception; or what broke the round trip."""
+"""Replies, in which an error reply is an exception; or the error that broke the round trip."""
 
 
 class ToNode(NamedTuple):
-    """To a node that has answered before."""
+    """The route to a node that has answered before."""
 
     node: str
-    """Its URL; empty for the one server there is."""
+    """Its URL; empty if there is only one server."""
 
 
 class AfterCalls(NamedTuple):
-    """Right behind the call before it, and again with that if it has to be sent elsewhere."""
+    """The route of the call before it: right behind that call, also if it is redirected."""
 
     counts: tuple[int, ...]
-    """Places of calls whose writes it is to count. It counts those of its own connection: where one
-    of these went over another, routes have that call repeated."""
+    """Positions of the calls whose writes it must count. It counts the writes of its connection.
+    If such a call went over another connection, the topology has that call repeated."""
 
 
 Route = str | ToNode | AfterCalls
-"""The key whose node a call is for; or that node; or behind another."""
+"""A key, for the node that has it; or a node; or behind other calls."""
 
 
 class NoScript(lib.NoScriptError):
@@ -78,10 +77,11 @@ class NoScript(lib.NoScriptError):
 
 
 def pack(calls: Sequence[Call]) -> bytes:
-    """The bytes of calls.
+    """Encode calls as bytes.
 
-    Numbers go as text: hiredis (3.5) asks them for theirs, at which a signal's handler may run, and
-    where that raises, as at Ctrl-C, it goes on with nothing, and the process dies.
+    Integers are converted to text here. hiredis (3.5) would call Python for that, and a signal
+    handler may run in that call. If the handler raises, as at Ctrl-C, hiredis continues without
+    a value, and the process crashes.
     """
     return b"".join(
         [
@@ -92,27 +92,28 @@ def pack(calls: Sequence[Call]) -> bytes:
 
 
 class DeadlineExceeded(lib.TimeoutError):
-    """A call was not sent: it repeats another, and was so long under way that it must not."""
+    """A retry was not sent, because its deadline had passed."""
 
 
 def is_late(until: float | None) -> bool:
-    """Whether a time (`time.monotonic()`) has passed; None never does."""
+    """Whether a deadline (`time.monotonic()`) has passed; None never passes."""
     return until is not None and time.monotonic() > until
 
 
 RETRY_FOR: Final = 10.0
-"""Seconds of repeating. Retention spares what finished in the last 15, so a repeat always finds
-the record of what it repeats."""
+"""Maximum seconds of retries. Retention keeps all jobs that finished in the last 15 s, so a retry
+always finds the record of the original call."""
 
 
 def check_retry_for(retry_for: float) -> float:
-    """Return `patience` if it is one that retention allows.
+    """Return `retry_for` if retention allows it.
 
     Raises:
-        UsageError: a repeat so late might find its job finished and removed, and add it again.
+        UsageError: it is not from 0 to 10 s. A later retry might find its job finished and removed,
+            and add it again.
     """
     if not 0 <= retry_for <= RETRY_FOR:
-        raise UsageError(f"patience must be from 0 to {RETRY_FOR:g} seconds, not {retry_for!r}.")
+        raise UsageError(f"retry_for must be from 0 to {RETRY_FOR:g} seconds, not {retry_for!r}.")
     return retry_for
 
 
@@ -133,7 +134,7 @@ class Send(NamedTuple):
     calls: list[Call]
     routes: list[Route]
     until: float | None = None
-    """When it is too late (`time.monotonic()`): a trip that begins then is answered with `Late`."""
+    """The deadline (`time.monotonic()`); a later request is answered with `DeadlineExceeded`."""
 
 
 class Sleep(NamedTuple):
@@ -143,13 +144,14 @@ class Sleep(NamedTuple):
 
 
 class ClientState(NamedTuple):
-    """What a dialogue needs to know of the client that drives it."""
+    """The facts about a client that `execute` needs."""
 
     where: str
-    """The server's URL, fit to be printed."""
+    """The server's URL, without its password."""
     clock: str
-    """Which clock the scripts are built for."""
+    """The clock that the scripts are built for."""
     retry_for: float
+    """Seconds."""
     reached: bool
     """Whether this client has had an answer from its server before."""
 
@@ -159,17 +161,17 @@ _confirm_of: Final[Callable[[Command[Any]], Kinds]] = attrgetter("confirm")
 Dialogue = Generator[Send | Sleep, Any, list[Any]]
 
 
-def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogue:
+def execute(commands: Sequence[Command[Any]], state: ClientState) -> Dialogue:
     """Run commands; returns their results, with a `BideError` in place of each that failed.
 
     Raises:
-        ServerUnavailable: no answer within the patience.
+        ServerUnavailable: the server did not answer within `retry_for` seconds.
         AccessDenied: the server does not let this client in.
     """
     commands = [*commands]
     results: list[Any] = [None] * len(commands)
     pending = list(range(len(commands)))
-    reached = situation.reached
+    reached = state.reached
     started = time.monotonic()
     pause = _FIRST_PAUSE
     loaded_once = False
@@ -178,16 +180,16 @@ def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogu
     while True:
         sent = [commands[i] for i in pending]
         kinds = options.kinds_of(chain.from_iterable(map(_confirm_of, sent)))
-        until = None if in_doubt.isdisjoint(pending) else started + situation.retry_for
-        outcome = yield _send(sent, kinds, situation.clock, until)
+        until = None if in_doubt.isdisjoint(pending) else started + state.retry_for
+        outcome = yield _send(sent, kinds, state.clock, until)
         again: list[int] = []
         onward: list[int] = []
         if isinstance(outcome, Exception):
             problem = _why(outcome, problem)
             if not is_transient(problem):
-                raise map_error(problem, situation.where)
+                raise map_error(problem, state.where)
             if not reached:
-                raise unavailable(problem, situation.where)
+                raise unavailable(problem, state.where)
             again = pending
             in_doubt.update(pending)
         else:
@@ -204,15 +206,17 @@ def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogu
                         again.append(i)
                         in_doubt.add(i)
                     else:
-                        results[i] = map_error(reply, situation.where, commands[i], situation.clock)
+                        results[i] = map_error(reply, state.where, commands[i], state.clock)
                 elif short is not None and commands[i].confirm and is_transient(short):
                     problem = short
                     again.append(i)
                     in_doubt.add(i)
                 else:
-                    results[i] = _parse(commands[i], reply, situation.where)
+                    results[i] = _parse(commands[i], reply, state.where)
                     if isinstance(results[i], Command):
-                        if results[i].args != commands[i].args:  # else the same, in another way
+                        if (
+                            results[i].args != commands[i].args
+                        ):  # otherwise it is the same call in another form
                             in_doubt.discard(i)
                         commands[i] = results[i]
                         onward.append(i)
@@ -222,12 +226,12 @@ def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogu
                         results[i] = _unreplicated(results[i], short)
             if missing:
                 scripts = {(commands[i].script, node) for i, node in missing.items()}
-                loads = [("SCRIPT", "LOAD", load(s, situation.clock).text) for s, _ in scripts]
+                loads = [("SCRIPT", "LOAD", load(s, state.clock).text) for s, _ in scripts]
                 loaded = yield Send(loads, [node for _, node in scripts])
                 refusal = _refusal(loaded)
                 if refusal is not None and not is_transient(refusal):
                     lacking = commands[next(iter(missing))]
-                    raise map_error(refusal, situation.where, lacking, situation.clock)
+                    raise map_error(refusal, state.where, lacking, state.clock)
                 again += missing
                 if refusal is None and not loaded_once:
                     loaded_once = True
@@ -238,17 +242,17 @@ def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogu
             return results
         pending = sorted([*again, *onward])
         if not again:
-            # Only the rest of what was read: no trouble. Patience begins anew, but not for what may
-            # have taken effect before.
+            # Only followups are left: no error. The retry time starts again, except for calls that
+            # may have taken effect before.
             if in_doubt.isdisjoint(pending):
                 started, pause = time.monotonic(), _FIRST_PAUSE
             continue
-        is_over = time.monotonic() - started + pause > situation.retry_for
+        is_over = time.monotonic() - started + pause > state.retry_for
         if is_over or all(commands[i].aside for i in pending):
-            gone = unavailable(problem, situation.where)
+            gone = unavailable(problem, state.where)
             if len(pending) == len(commands):
                 raise gone
-            for i in pending:  # the nodes that the others are for have answered
+            for i in pending:  # the nodes of the other commands have answered
                 results[i] = gone
             return results
         yield Sleep(pause * random.uniform(0.5, 1.0))
@@ -256,13 +260,13 @@ def execute(commands: Sequence[Command[Any]], situation: ClientState) -> Dialogu
 
 
 def reading(stream: str, after: str, seconds: float) -> Call:
-    """The call that reads on in a stream behind an id, and waits if there is nothing."""
-    block_ms = max(1, round(seconds * 1000))  # 0 would be for ever
+    """Return the call that reads a stream after an id, and blocks if there is nothing new."""
+    block_ms = max(1, round(seconds * 1000))  # 0 would block without limit
     return ("XREAD", "COUNT", MOST_READ, "BLOCK", block_ms, "STREAMS", stream, after)
 
 
 def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
-    """What such a call brought; None where it has to be sent again, a little later.
+    """Return the entries of such a call; None if it has to be sent again a little later.
 
     Raises:
         BideError: the server refused.
@@ -278,10 +282,10 @@ def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
 
 
 def _parse(command: Command[Any], reply: Any, where: str) -> Any:
-    """The result, or what asks for its rest; an error for a reply that another program caused."""
+    """Return the result, its followup command, or an error for a reply that cannot be read."""
     try:
         return (command.followup and command.followup(reply)) or command.parse(reply)
-    except BideError as error:  # a refusal that the script has put into words
+    except BideError as error:  # a refusal by the script itself
         return error
     except Exception as error:
         return ServerRefused(
@@ -291,7 +295,7 @@ def _parse(command: Command[Any], reply: Any, where: str) -> Any:
 
 
 def _unreplicated(result: Any, short: Exception) -> Any:
-    """What came of a command whose durability was not confirmed."""
+    """Return the result of a command whose durability was not confirmed."""
     if isinstance(result, BideError):
         return result
     if isinstance(short, DurabilityTimeout):
@@ -300,14 +304,14 @@ def _unreplicated(result: Any, short: Exception) -> Any:
 
 
 def _why(error: Exception, before: Exception) -> Exception:
-    """What to tell of; what came before it, of a call that was not sent again for lack of time."""
+    """The error to report: the earlier one, if a retry was not sent because of its deadline."""
     return before if isinstance(error, DeadlineExceeded) else error
 
 
 def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: float | None) -> Send:
-    """The calls of commands; what waits for all of them stands behind the last that asks for it.
+    """Build the calls of commands; one wait follows the last command that asks for a durability.
 
-    One wait for each of them would have every call wait for the disk's next turn.
+    With one wait for each command, every call would wait for another write to disk.
     """
     calls = [_evalsha(command, clock) for command in commands]
     routes: list[Route] = [command.keys[0] for command in commands]
@@ -323,7 +327,7 @@ def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: flo
 def _parted(
     outcome: list[Any], commands: Sequence[Command[Any]], kinds: Kinds
 ) -> tuple[list[Any], list[Any]]:
-    """The replies of commands, and of what has waited behind them."""
+    """Split the replies into those of commands and those of waits."""
     at = _waits_at(commands)
     end = at + len(kinds)
     return outcome[:at] + outcome[end:], outcome[at:end]

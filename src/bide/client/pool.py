@@ -33,27 +33,27 @@ SHORT: Final = 4096
 """Bytes of a call that a server may have answered in that time."""
 
 _poll: Final[Callable[[], Any] | None] = getattr(select, "poll", None)
-"""None where something has taken it away, as libraries of green threads do."""
+"""None if it was removed, as libraries of green threads do."""
 
 
 class InFlightCalls:
-    """Calls that were sent, over a connection that is theirs until their replies are read.
+    """Calls that were sent; they own a connection until their replies are read.
 
-    One that is lost, as where a signal's handler raises before its caller has hold of it, is
-    dropped: so the connection is neither used by others nor left open.
+    If this object is lost, it is dropped, so its connection is neither reused nor left open. That
+    happens if a signal handler raises before the caller has a reference.
     """
 
-    __slots__ = ("among", "calls", "connection", "is_new", "owner", "size")
+    __slots__ = ("calls", "connection", "idle", "is_new", "owner", "size")
 
     def __init__(
-        self, owner: Connections, connection: Any, calls: Sequence[Call], among: list[Any]
+        self, owner: Connections, connection: Any, calls: Sequence[Call], idle: list[Any]
     ) -> None:
         self.owner: Connections | None = owner
-        """None once its replies are read, or it was dropped."""
+        """None once its replies were read, or it was dropped."""
         self.connection = connection
         self.calls = calls
-        self.among = among
-        """The idle ones, to which the connection goes back."""
+        self.idle = idle
+        """The idle connections, to which the connection returns."""
         self.size = 0
         """Bytes."""
         self.is_new = False
@@ -63,7 +63,7 @@ class InFlightCalls:
         self.drop()
 
     def drop(self) -> None:
-        """Do without the replies."""
+        """Drop the replies and the connection."""
         owner, self.owner = self.owner, None
         if owner is not None:
             owner._busy.pop(self.connection, None)
@@ -82,83 +82,83 @@ class Connections:
         self._pid = os.getpid()
         self._idle: list[Any] = []
         self._busy: dict[Any, int] = {}
-        """How many posted calls each of them has that are to be collected."""
+        """The number of groups of calls in flight on each connection."""
         self._to_sleep = 0
-        """How many of the next calls are slept through."""
+        """The number of next calls that do not spin."""
 
     def round_trip(self, calls: Sequence[Call]) -> list[Any]:
-        """Send calls, and read their replies; an error that one is answered with is among them.
+        """Send calls, and read their replies; error replies are returned as exceptions.
 
         Raises:
-            RedisError or OSError: the connection broke, or there is none to be had.
+            RedisError or OSError: the connection broke, or could not be opened.
         """
-        posted = self.send(calls)
-        if posted.size <= SHORT and len(self._busy) == 1:
-            self._spin_wait(posted.connection._sock)
-        return self.collect(posted)
+        in_flight = self.send(calls)
+        if in_flight.size <= SHORT and len(self._busy) == 1:
+            self._spin_wait(in_flight.connection._sock)
+        return self.collect(in_flight)
 
     def send(self, calls: Sequence[Call], behind: InFlightCalls | None = None) -> InFlightCalls:
-        """Send calls; their replies are to be collected, or dropped. Raises as `round_trip`.
+        """Send calls; the caller must collect or drop their replies. Raises as `round_trip`.
 
-        What is sent behind what is still to be collected goes over the same connection: the server
-        comes to it later, and where that has broken, nothing is sent.
+        With `behind`, the calls use the connection of those earlier calls, so the server runs them
+        later. If that connection has broken, nothing is sent.
         """
         if os.getpid() != self._pid:
             self._begin()
         idle, busy = self._idle, self._busy
         if behind is not None:
-            connection, idle = behind.connection, behind.among
+            connection, idle = behind.connection, behind.idle
             if connection not in busy:  # as in `collect`
                 raise redis.ConnectionError("the connection broke")
         else:
             connection = idle.pop() if idle else self._make()
-        posted = InFlightCalls(self, connection, calls, idle)
+        in_flight = InFlightCalls(self, connection, calls, idle)
         try:
             busy[connection] = busy.get(connection, 0) + 1
             if connection._sock is None:
                 connection.connect()
-                posted.is_new = True
+                in_flight.is_new = True
             packed = pack(calls)
-            posted.size = len(packed)
+            in_flight.size = len(packed)
             connection.send_packed_command([packed], check_health=False)
         except BaseException as error:
-            self._broke(posted, error)
+            self._broke(in_flight, error)
             raise
-        return posted
+        return in_flight
 
-    def collect(self, posted: InFlightCalls) -> list[Any]:
-        """Read the replies to what was posted, in the order of posting; as `round_trip`."""
-        connection = posted.connection
+    def collect(self, in_flight: InFlightCalls) -> list[Any]:
+        """Read the replies to sent calls, in the order of sending; raises as `round_trip`."""
+        connection = in_flight.connection
         if os.getpid() != self._pid:
             self._begin()
-        if connection not in self._busy:  # it broke, or is that of a parent
+        if connection not in self._busy:  # it broke, or belongs to the parent process
             raise redis.ConnectionError("the connection broke")
         try:
-            replies = [_read(connection) for _ in posted.calls]
+            replies = [_read(connection) for _ in in_flight.calls]
         except BaseException as error:
-            self._broke(posted, error)
+            self._broke(in_flight, error)
             raise
-        posted.owner = None
+        in_flight.owner = None
         left = self._busy.pop(connection) - 1
         if left:
             self._busy[connection] = left
-        elif posted.among is self._idle:
-            posted.among.append(connection)
-        else:  # all were closed meanwhile
+        elif in_flight.idle is self._idle:
+            in_flight.idle.append(connection)
+        else:  # `close` was called meanwhile
             connection.disconnect()
         return replies
 
-    def _broke(self, posted: InFlightCalls, error: BaseException) -> None:
-        # Wherever it came from: nobody else may read what is still to come.
-        posted.drop()
-        if posted.is_new and isinstance(error, redis.ConnectionError):
+    def _broke(self, in_flight: InFlightCalls, error: BaseException) -> None:
+        # Whatever the error is, replies may still arrive: the connection cannot be reused.
+        in_flight.drop()
+        if in_flight.is_new and isinstance(error, redis.ConnectionError):
             self._ask_why()
 
     def _spin_wait(self, opened: socket.socket) -> None:
-        """Wait for a reply without sleeping, for a short time.
+        """Wait for a reply without sleeping, for up to `WATCH` seconds.
 
-        Each look lets go of the interpreter, and each yield of the processor, so that other threads
-        and a server on the same processor go on.
+        Each poll releases the GIL, and each `sched_yield` the processor, so that other threads and
+        a server on the same processor continue.
         """
         if _poll is None:
             return
@@ -175,9 +175,10 @@ class Connections:
                 return
 
     def _ask_why(self) -> None:
-        """Find out why a new connection was closed; raises what is said to who may not come in.
+        """Find out why a new connection was closed; raise if the login was refused.
 
-        Some servers say nothing to a stranger who begins with a call of more than ten words.
+        Some servers close the connection without an error, if the first call before a login has
+        more than ten words.
         """
         connection = self._make()
         try:
@@ -192,26 +193,26 @@ class Connections:
             connection.disconnect()
 
     def close(self) -> None:
-        """Close those that are idle now, and the others when their round trip has ended."""
+        """Close idle connections now, and the others when their round trip has ended."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.disconnect()
 
     def cut(self) -> None:
-        """Have the round trips of other threads break off now."""
+        """Break the round trips of other threads now."""
         for connection in [*self._busy]:
             shut(connection)
 
 
 def shut(connection: Any) -> None:
-    """Have whoever waits for what a connection brings, in another thread, come back at once.
+    """Interrupt another thread that reads from a connection.
 
-    It stays theirs to close: the number of a socket that is closed while it is read is given to
-    the next that is opened, whose bytes the reader would then take.
+    That thread closes the connection. If this closed it during the read, the next opened socket
+    could get the same file descriptor, and the reader would take its bytes.
     """
     opened = getattr(connection, "_sock", None)
     if opened is not None:
-        with suppress(OSError):  # of the socket itself, for TLS would have a word to say
+        with suppress(OSError):  # of the plain socket: TLS would send a message first
             socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
 

@@ -1,8 +1,9 @@
-"""What is heard over a connection of one's own, in code that blocks: wake hints, and words.
+"""Listeners that need a connection of their own: wake-up messages, and messages on channels.
 
-All who wait for words of one channel share one subscription. A task of its own reads it, and is
-cancelled only when nobody waits any more: whoever cancels a read of the client library's has it
-close the connection. Waiters wait on events, which are theirs to leave.
+All waiters of a channel on one event loop share a subscription. A task of its own reads it. The
+task is cancelled only when there are no waiters left, because the client library closes a
+connection whose read is cancelled. Waiters wait on `asyncio.Event`s, which they can leave at any
+time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from bide.errors import BideError
 
 
 class WakeListener:
-    """Wake hints, as they come.
+    """Reads wake-up messages.
 
-    A blocking call's own time-out is no clock: it fires up to a tenth of a second late. So the call
-    stays outstanding for long, and who waits for its reply has a timer besides.
+    The server ends a blocking call up to 0.1 s after its time-out. So one call stays in flight for
+    long, and the waiter has a more precise timer of its own.
     """
 
     def __init__(
@@ -36,23 +37,23 @@ class WakeListener:
 
         Args:
             locate: finds the client library's client of the node that has the list.
-            doubt: is told when that does not answer as it should.
-            key: the list.
+            doubt: is called when the node does not answer as it should.
+            key: the list's key.
         """
         self._locate = locate
         self._doubt = doubt
         self._key = key
         self._connection: Any = None
         self._asks = False
-        """Whether a call is outstanding."""
+        """Whether a call is in flight."""
         self._answer_by = 0.0
-        """When that has an answer at the latest, unless the server hangs (`time.monotonic()`)."""
+        """The latest time of its reply, unless the server hangs (`time.monotonic()`)."""
         self._is_cut = False
 
     def wait(self, until: float) -> str | None:
-        """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
+        """Return the sender of the next message; None at `until`, or if messages may be lost.
 
-        What came since the last time counts.
+        `until` is a `time.monotonic()`. A message that came since the last call counts.
         """
         while True:
             try:
@@ -76,7 +77,7 @@ class WakeListener:
                 return hint
 
     def close(self) -> bool:
-        """Hear no more; whether a hint had come that nobody was told of."""
+        """Stop listening; return whether there was an unread message."""
         came = False
         with suppress(redis.RedisError, OSError):
             came = self._asks and self._connection.can_read(timeout=0) and self._read() is not None
@@ -84,7 +85,7 @@ class WakeListener:
         return came
 
     def cut(self) -> None:
-        """Have `hear`, which waits in another thread, come back at once and for good."""
+        """Interrupt a `wait` in another thread; later calls return at once too."""
         self._is_cut = True
         shut(self._connection)
 
@@ -98,7 +99,7 @@ class WakeListener:
         self._asks = True
 
     def _read(self) -> str | None:
-        """Who pushed the hint that the reply has, if it has one."""
+        """Return the sender of the message in the reply, if there is one."""
         self._asks = False
         reply = self._connection.read_response()
         return reply[1].decode("utf-8", "replace") if reply else None
@@ -112,7 +113,7 @@ class WakeListener:
 
 
 class Waiter:
-    """One who waits for a word; a connection that breaks is replaced, and costs words."""
+    """Waits for a text on a channel; after a broken connection, messages may be lost."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Waiter:
         channel: str,
         text: str,
     ) -> None:
-        """Set up; `locate` and `doubt` as for `AsyncWakeListener`."""
+        """Set up; `locate` and `doubt` as for `WakeListener`."""
         self._locate = locate
         self._doubt = doubt
         self._channel = channel
@@ -137,7 +138,7 @@ class Waiter:
         self._drop()
 
     def wait(self, until: float) -> None:
-        """Return when the word is said, at `until` (`time.monotonic()`), or when some were lost."""
+        """Return on the text, at `until` (`time.monotonic()`), or if messages may be lost."""
         while (left := until - time.monotonic()) > 0:
             if self._pubsub is None:
                 time.sleep(min(left, self._pause))
@@ -171,7 +172,7 @@ class Waiter:
 
 
 class Listener:
-    """What is said over some channels; a connection that breaks is replaced, and costs words."""
+    """Reads messages on channels; after a broken connection, messages may be lost."""
 
     def __init__(
         self,
@@ -183,10 +184,10 @@ class Listener:
         """Set up.
 
         Args:
-            make_connection: makes one, not connected yet, to the node where to listen.
-            doubt: is called when a node cannot be reached: the next may have to be another.
-            channels: what to listen to.
-            reply_timeout: seconds.
+            make_connection: makes an unconnected connection to the right node.
+            doubt: is called when a node cannot be reached, because the right node may have changed.
+            channels: the names of the channels.
+            reply_timeout: seconds to wait for the reply to SUBSCRIBE.
         """
         self._make_connection = make_connection
         self._doubt = doubt
@@ -203,7 +204,7 @@ class Listener:
         await self._drop()
 
     async def next(self) -> tuple[str, str] | None:
-        """The next channel and text; None after words may have been lost."""
+        """Return the next channel and text; None if messages may be lost."""
         while self._connection is None:
             await asyncio.sleep(self._pause)
             await self._connect()
@@ -214,12 +215,16 @@ class Listener:
                 if kind == b"message":
                     channel, text = said
                     return channel.decode(), text.decode("utf-8", "replace")
-        except (redis.RedisError, OSError, RuntimeError):  # the last is uvloop's, for a closed one
+        except (
+            redis.RedisError,
+            OSError,
+            RuntimeError,
+        ):  # uvloop raises the last for a closed connection
             await self._drop()
             return None
 
     def abandon(self) -> None:
-        """Drop the connection without a word; the event loop may have ended."""
+        """Drop the connection without telling the server; the event loop may have ended."""
         connection, self._connection = self._connection, None
         if connection is not None:
             abort(connection)
@@ -235,7 +240,7 @@ class Listener:
                 for _ in self._channels:
                     await self._connection.read_response()
             self._pause = RECONNECT_PAUSE
-        except (redis.RedisError, OSError, BideError, RuntimeError):  # the last is uvloop's
+        except (redis.RedisError, OSError, BideError, RuntimeError):  # uvloop raises the last
             self._doubt()
             self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
             await self._drop()
@@ -253,39 +258,39 @@ class Listener:
 
 
 class Subscription:
-    """One listener on one channel, shared by all on one event loop who wait for a word of it."""
+    """A listener on one channel, shared by all waiters on one event loop."""
 
     def __init__(self, listener: Listener) -> None:
-        """Begin; needs a running event loop."""
+        """Start the task; needs a running event loop."""
         self.begun = asyncio.Event()
-        """Set once what is said is heard, or will be when the server can be reached."""
+        """Set once it listens, or will listen as soon as the server can be reached."""
         self.ended = False
         self._listener = listener
-        self._told: dict[str, set[asyncio.Event]] = {}
+        self._waiters: dict[str, set[asyncio.Event]] = {}
         self._task = asyncio.get_running_loop().create_task(self._listen())
         self._task.add_done_callback(self._over)
 
-    def tell(self, text: str, event: asyncio.Event) -> None:
-        """Set an event when `text` is said, and when words were lost."""
-        self._told.setdefault(text, set()).add(event)
+    def add_waiter(self, text: str, event: asyncio.Event) -> None:
+        """Set an event when `text` arrives, and when messages may be lost."""
+        self._waiters.setdefault(text, set()).add(event)
 
-    async def tell_no_more(self, text: str, event: asyncio.Event) -> None:
-        """Forget the event; the last one ends the subscription."""
-        events = self._told.get(text, set())
+    async def remove_waiter(self, text: str, event: asyncio.Event) -> None:
+        """Remove the event; the last one ends the subscription."""
+        events = self._waiters.get(text, set())
         events.discard(event)
         if not events:
-            self._told.pop(text, None)
-        if not self._told:
+            self._waiters.pop(text, None)
+        if not self._waiters:
             await self.end()
 
     async def end(self) -> None:
-        """Let go of the connection; who still waits is told to look, and may subscribe anew."""
+        """Close the connection; remaining waiters wake up, and may subscribe again."""
         self.ended = True
         self._task.cancel()
         await asyncio.wait([self._task])
 
     def abandon(self) -> None:
-        """`end`, for one whose event loop may have ended."""
+        """End the subscription if its event loop may have ended."""
         self.ended = True
         self._listener.abandon()
         with contextlib.suppress(RuntimeError):  # the event loop has closed
@@ -297,91 +302,91 @@ class Subscription:
             while True:
                 said = await self._listener.next()
                 if said is None:
-                    self._tell_all()
+                    self._wake_all()
                 else:
-                    for event in self._told.get(said[1], ()):
+                    for event in self._waiters.get(said[1], ()):
                         event.set()
 
     def _over(self, _task: asyncio.Task[None]) -> None:
         self.ended = True
         self.begun.set()
-        self._tell_all()
+        self._wake_all()
 
-    def _tell_all(self) -> None:
-        for events in self._told.values():
+    def _wake_all(self) -> None:
+        for events in self._waiters.values():
             for event in events:
                 event.set()
 
 
 class AsyncWaiter:
-    """One who waits for a word, for as long as the context lasts."""
+    """Waits for a text on a channel while the context lasts."""
 
     def __init__(self, subscribe: Callable[[], Subscription], text: str) -> None:
         """Set up.
 
         Args:
-            subscribe: the subscription that all share; a new one if it has ended.
-            text: the word.
+            subscribe: returns the shared subscription; a new one if it has ended.
+            text: the text.
         """
         self._subscribe = subscribe
         self._text = text
-        self._told = asyncio.Event()
+        self._event = asyncio.Event()
 
     async def __aenter__(self) -> AsyncWaiter:
         await self._join()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._subscription.tell_no_more(self._text, self._told)
+        await self._subscription.remove_waiter(self._text, self._event)
 
     async def wait(self, until: float) -> None:
         """Return when the word is said, at `until` (`time.monotonic()`), or when some were lost.
 
-        What was said since the last time counts: whoever returns from here is to look.
+        A message since the last call counts. The caller has to check the state in any case.
         """
-        if self._subscription.ended:  # the client was closed; words may have been lost
+        if self._subscription.ended:  # the client was closed; messages may be lost
             await self._join()
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(until - time.monotonic()):
-                await self._told.wait()
-        self._told.clear()
+                await self._event.wait()
+        self._event.clear()
 
     async def _join(self) -> None:
         self._subscription = subscription = self._subscribe()
-        subscription.tell(self._text, self._told)
+        subscription.add_waiter(self._text, self._event)
         try:
             await subscription.begun.wait()
         except BaseException:
-            await subscription.tell_no_more(self._text, self._told)
+            await subscription.remove_waiter(self._text, self._event)
             raise
 
 
 class AsyncWakeListener:
-    """Wake hints, as they come.
+    """Reads wake-up messages.
 
-    A blocking call's own time-out is no clock: it fires up to a tenth of a second late. So the call
-    stays outstanding for long, and who waits for its reply has a timer besides.
+    The server ends a blocking call up to 0.1 s after its time-out. So one call stays in flight for
+    long, and the waiter has a more precise timer of its own.
     """
 
     def __init__(self, pop: Callable[[], Awaitable[tuple[str, str] | None]]) -> None:
-        """Set up; `pop` waits long for a hint, and returns the list and who pushed it."""
+        """Set up; `pop` waits long for a message, and returns the list and the sender."""
         self._pop = pop
-        self._asked: asyncio.Future[tuple[str, str] | None] | None = None
+        self._popping: asyncio.Future[tuple[str, str] | None] | None = None
 
     async def wait(self, until: float) -> str | None:
-        """Who pushed the next hint; None at `until` (`time.monotonic()`), or when some were lost.
+        """Return the sender of the next message; None at `until`, or if messages may be lost.
 
-        What came since the last time counts.
+        `until` is a `time.monotonic()`. A message that came since the last call counts.
         """
         while True:
-            asked = self._asked = self._asked or asyncio.ensure_future(self._pop())
-            await asyncio.wait([asked], timeout=max(0.0, until - time.monotonic()))
-            if not asked.done():
+            popping = self._popping = self._popping or asyncio.ensure_future(self._pop())
+            await asyncio.wait([popping], timeout=max(0.0, until - time.monotonic()))
+            if not popping.done():
                 return None
-            self._asked = None
+            self._popping = None
             try:
-                hint = asked.result()
+                hint = popping.result()
             except BideError:
                 await asyncio.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
                 return None
@@ -389,12 +394,12 @@ class AsyncWakeListener:
                 return hint[1]
 
     async def close(self) -> bool:
-        """Hear no more; whether a hint had come that nobody was told of."""
-        asked, self._asked = self._asked, None
-        if asked is None:
+        """Stop listening; return whether there was an unread message."""
+        popping, self._popping = self._popping, None
+        if popping is None:
             return False
-        asked.cancel()
-        (end,) = await asyncio.gather(asked, return_exceptions=True)
+        popping.cancel()
+        (end,) = await asyncio.gather(popping, return_exceptions=True)
         return isinstance(end, tuple)
 
 
@@ -406,6 +411,6 @@ def abort(connection: Any) -> None:
         return
     try:
         transport.abort()
-    except RuntimeError:  # the event loop has closed, and does no more of what this needs
+    except RuntimeError:  # the event loop has closed, and cannot run the rest of this
         with contextlib.suppress(Exception):
             transport._call_connection_lost(None)

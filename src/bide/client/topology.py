@@ -1,22 +1,22 @@
-"""Where calls go: to one server, to the nodes of a Cluster, or to the master of Sentinels.
+"""Route calls: to one server, to the nodes of a Cluster, or to the master of Sentinels.
 
-Like `bide.client.execute`, without the I/O: generators that say which calls to send to which node,
-and are answered with what came back. The executors make the connections, one pool for each URL.
+Like `bide.client.execute`, this has no I/O: generators say which calls to send to which node, and
+receive the replies. The clients make the connections, one pool for each URL.
 
-    Trip(node, calls)   one round trip to one node; several may be made at a time. Answered with
-                        the list of replies, in which an error reply is an exception, or with the
-                        exception that broke the round trip
+    NodeRequest(node, calls)   one round trip to one node; several may run concurrently. The answer
+                               is the list of replies, in which an error reply is an exception, or
+                               the exception that broke the round trip
 
-A redirection is followed at once. Everything else that a repeat may cure (a node that is down, a
-slot that is on its way) comes back as the error that it is, what was known of the servers is
-doubted, and `bide.client.execute` repeats the call, with the same id, in a little while.
+A redirection is followed at once. Every other error that a retry may cure (a node that is down, a
+slot that is being moved) is returned. The topology is then marked as doubtful, and
+`bide.client.execute` retries the call a little later, with the same id.
 
-What is known is a guess, right until a node says otherwise: MOVED names the owner of a slot that
-has moved for good, ASK the node to try this once while it is on its way. Any other sign of change
-has the next call ask for the whole map first (CLUSTER SLOTS, to whichever node answers).
+The known topology is a guess until a node contradicts it. MOVED names the new owner of a slot; ASK
+names the node to try once while a slot is being moved. After any other sign of change, the next
+call asks for the whole map first (CLUSTER SLOTS, to any node that answers).
 
-A Sentinel may be behind the times, or cut off together with an old master. So each question goes
-to another one first, and each connection asks the node whether it is a master (`must_be_master`).
+A Sentinel may be out of date, or cut off together with an old master. So each question goes to
+another Sentinel first, and each connection asks its node whether it is a master (`must_be_master`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NodeRequest(NamedTuple):
     """Its URL, of one server."""
     calls: list[Call]
     is_question: bool = False
-    """About the servers themselves, so that an answer does not mean that jobs are served."""
+    """Whether it is about the servers themselves: its answer does not mean that jobs are served."""
 
 
 Delivery = Generator[list[NodeRequest], list[Answer], Answer]
@@ -50,44 +50,44 @@ Surveying = Generator[list[NodeRequest], list[Answer], list[str] | Exception]
 
 SLOTS: Final = 16384
 HOPS: Final = 5
-"""Redirections that are followed at once; nodes that ask for more do not agree yet."""
+"""Redirections that are followed at once; nodes that send more do not agree yet."""
 
 _CHANGE: Final = (lib.ReadOnlyError, lib.ClusterDownError, lib.MasterDownError)
-"""Error replies which say that what is known of the nodes may be wrong."""
+"""Error replies that mean that the known topology may be wrong."""
 
 
 class _Bundle(NamedTuple):
-    """A call, and those that go wherever it goes, right behind it."""
+    """A call, and the calls that must follow right behind it on the same node."""
 
     places: range
-    """Among the calls that are delivered."""
+    """Positions among the delivered calls."""
     slot: int | None
-    """None where a node was named instead."""
+    """None if the route names a node instead."""
     asking: bool = False
 
 
 class Cluster:
-    """The map of slots, as far as it is known."""
+    """The map of slots of a Cluster."""
 
     only: str | None = None
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._owners: list[str | None] = []
-        """The node of each slot; empty before a node has told them."""
+        """The node of each slot; empty before the first map."""
         self._nodes: list[str] = []
         self._silent: set[str] = set()
-        """Nodes whose last round trip broke: of these, the map is asked for last."""
+        """Nodes whose last round trip broke; they are asked for the map last."""
         self._doubted = True
 
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
-        """Send each to the owner of its slot, and on to where it is redirected."""
+        """Send each call to the owner of its slot, and follow redirections."""
         problem = yield from self._learn()
         if problem is not None:
             return problem
         replies: list[Any] = [None] * len(calls)
-        trips: list[Any] = [None] * len(calls)
-        """In which each was answered."""
+        answered_in: list[Any] = [None] * len(calls)
+        """The hop and node that answered each call."""
         going: dict[str, list[_Bundle]] = {}
         for bundle, node in self._bundles(routes):
             if node is None:
@@ -98,7 +98,7 @@ class Cluster:
         for hop in range(HOPS):
             if not going:
                 break
-            for some in going.values():  # redirected by several nodes: in their order again
+            for some in going.values():  # calls that several nodes redirected: restore their order
                 some.sort(key=_first)
             answers = yield [
                 NodeRequest(node, _packed(calls, some)) for node, some in going.items()
@@ -108,17 +108,17 @@ class Cluster:
                 self._note(node, answer)
                 for bundle, came in _unpacked(some, answer):
                     for place in bundle.places:
-                        trips[place] = (hop, node)
+                        answered_in[place] = (hop, node)
                     self._read(replies, bundle, node, came, on)
             going = on
         for some in going.values():
             for bundle in some:
                 self._fill(replies, bundle, lib.TryAgainError("its nodes redirect in a circle"))
-        _leave_uncounted(replies, routes, trips)
+        _leave_uncounted(replies, routes, answered_in)
         return replies
 
     def locate(self, key: str) -> Finding:
-        """The owner of the key's slot."""
+        """Find the owner of the key's slot."""
         problem = yield from self._learn()
         if problem is not None:
             return problem
@@ -129,7 +129,7 @@ class Cluster:
         return owner
 
     def masters(self) -> Surveying:
-        """The owners of slots."""
+        """Find the owners of all slots."""
         problem = yield from self._learn()
         return problem or [*dict.fromkeys(owner for owner in self._owners if owner)]
 
@@ -138,11 +138,11 @@ class Cluster:
         self._doubted = True
 
     def must_be_master(self, node: str) -> bool:
-        """A node that does not own a slot says so itself."""
+        """False: a node that does not own a slot redirects calls itself."""
         return False
 
     def _bundles(self, routes: Sequence[Route]) -> list[tuple[_Bundle, str | None]]:
-        """Which calls go together, and to which node."""
+        """Group the calls that go together, with their nodes."""
         starts = [place for place, route in enumerate(routes) if not isinstance(route, AfterCalls)]
         found: list[tuple[_Bundle, str | None]] = []
         for start, end in zip(starts, [*starts[1:], len(routes)], strict=True):
@@ -169,14 +169,14 @@ class Cluster:
         came: list[Any] | Exception,
         on: dict[str, list[_Bundle]],
     ) -> None:
-        """Take what came of a bundle for its replies, or send it on."""
+        """Store the replies to a bundle, or follow a redirection."""
         first = came if isinstance(came, Exception) else came[0]
         if isinstance(first, lib.AskError):  # the root of MOVED
             to = self._servers.beside(node, first.host, first.port)
             is_moved = isinstance(first, lib.MovedError)
             if is_moved and bundle.slot is not None:
                 self._owners[bundle.slot] = to
-                self._doubted = True  # where one has gone, others may follow
+                self._doubted = True  # other slots may have moved too
             on.setdefault(to, []).append(bundle._replace(asking=not is_moved))
             return
         if isinstance(first, _CHANGE):
@@ -193,10 +193,10 @@ class Cluster:
             replies[place] = error
 
     def _learn(self) -> Generator[list[NodeRequest], list[Answer], Exception | None]:
-        """Ask for the map if it is doubted; why it is not known, if it never was."""
+        """Ask for the map if it is doubtful; return an error if there has never been one."""
         if self._owners and not self._doubted:
             return None
-        self._doubted = False  # whoever comes meanwhile goes by what was known
+        self._doubted = False  # concurrent calls use the old map
         known = random.sample(self._nodes, len(self._nodes))
         nodes = [*dict.fromkeys([*known, *self._servers.named])]
         heard = [node for node in nodes if node not in self._silent]
@@ -239,15 +239,17 @@ def _first(bundle: _Bundle) -> int:
     return bundle.places.start
 
 
-def _leave_uncounted(replies: list[Any], routes: Sequence[Route], trips: list[Any]) -> None:
-    """Have repeated what was written in another trip, and so perhaps to another node, than counted.
+def _leave_uncounted(replies: list[Any], routes: Sequence[Route], answered_in: list[Any]) -> None:
+    """Have calls repeated that were written in another request than the wait that counts them.
 
-    The repeat finds its id, writes that, and is counted on the connection on which it did.
+    The retry finds its id, writes a little, and is counted on the connection of that write.
     """
     for place, route in enumerate(routes):
         if isinstance(route, AfterCalls):
             for other in route.counts:
-                if trips[other] != trips[place] and not isinstance(replies[other], Exception):
+                if answered_in[other] != answered_in[place] and not isinstance(
+                    replies[other], Exception
+                ):
                     replies[other] = lib.TryAgainError("its slot moved before it was confirmed")
 
 
@@ -263,7 +265,7 @@ def _packed(calls: Sequence[Call], bundles: list[_Bundle]) -> list[Call]:
 def _unpacked(
     bundles: list[_Bundle], answer: Answer
 ) -> list[tuple[_Bundle, list[Any] | Exception]]:
-    """What came of each bundle; the exception for each of them where the round trip broke."""
+    """Return the replies to each bundle; for all the same exception if the round trip broke."""
     found: list[tuple[_Bundle, list[Any] | Exception]] = []
     at = 0
     for bundle in bundles:
@@ -276,7 +278,7 @@ def _unpacked(
 def _explained(error: Exception) -> Exception:
     if "cluster support disabled" in str(error):
         return UsageError(
-            "The server that the URL names is no node of a Cluster; write redis://HOST:PORT/DB."
+            "The server that the URL names is not a node of a Cluster; write redis://HOST:PORT/DB."
         )
     return error
 
@@ -285,21 +287,21 @@ _DOUBTS: Final = (
     lib.ReadOnlyError,
     lib.MasterDownError,
     lib.ConnectionError,
-    lib.TimeoutError,  # all that is heard of a master that hangs; no `ConnectionError`
+    lib.TimeoutError,  # the only sign of a master that hangs; not a `ConnectionError`
     OSError,
 )
-"""What comes of calls to one that may be the master no more."""
+"""Errors of calls to a node that may have stopped being the master."""
 
 
 class _MasterReply(NamedTuple):
     master: str | Exception
-    """Its URL, or why it is not known."""
+    """The URL of the master, or why it is not known."""
     by_one: bool
     """Whether any Sentinel answered."""
 
 
 class Sentinel:
-    """Who is the master, as far as is known."""
+    """The master that Sentinels name."""
 
     only: str | None = None
 
@@ -310,7 +312,7 @@ class Sentinel:
         self._master: str | None = None
 
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
-        """Send all to the master."""
+        """Send all calls to the master."""
         master = self._master
         if master is None:
             told = yield from self._ask()
@@ -319,29 +321,29 @@ class Sentinel:
             master = told.master
         (answer,) = yield [NodeRequest(master, [*calls])]
         if isinstance(answer, Exception):
-            # A Sentinel did answer, so this is no wrong URL: it is for a repeat to cure.
+            # A Sentinel did answer, so the URL is right: a retry may succeed.
             answer = [answer] * len(calls)
         if any(isinstance(reply, _DOUBTS) for reply in answer):
             self.doubt()
         return answer
 
     def locate(self, key: str) -> Finding:
-        """The master, whatever the key."""
+        """Find the master, for any key."""
         if self._master is None:
             return (yield from self._ask()).master
         return self._master
 
     def masters(self) -> Surveying:
-        """The one."""
+        """Find the master."""
         found = yield from self.locate("")
         return found if isinstance(found, Exception) else [found]
 
     def doubt(self) -> None:
-        """Ask again who is the master."""
+        """Ask the Sentinels again before the next call."""
         self._master = None
 
     def must_be_master(self, node: str) -> bool:
-        """Whether it is one that holds data."""
+        """Whether the node holds data, which a Sentinel does not."""
         return node not in self._servers.named
 
     def _ask(self) -> Generator[list[NodeRequest], list[Answer], _MasterReply]:
@@ -373,70 +375,70 @@ __all__ = ["Delivery", "Finding", "NodeRequest", "Surveying", "Topology", "topol
 
 
 class Topology(Protocol):
-    """What is known of the servers that a URL means; threads and event loops may share it."""
+    """The known servers of a URL; threads and event loops may share it."""
 
     only: str | None
-    """The URL of the one server that there is, to which every route leads: `deliver` has nothing to
-    add to a round trip there. None where there may be several."""
+    """The URL of the only server, to which every route leads, so that callers can skip `deliver`.
+    None if there may be several servers."""
 
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
-        """Send each call to where its route leads.
+        """Send each call to the node of its route.
 
         Returns:
-            The replies in the order of the calls, an exception in place of each that failed; or
-            the exception for which nothing could be sent at all.
+            The replies in the order of the calls, with an exception for each that failed; or the
+            exception because of which nothing was sent at all.
         """
         ...
 
     def locate(self, key: str) -> Finding:
-        """The URL of the node that has a key now, or why it is not known."""
+        """Find the URL of the node that has a key now, or why it is not known."""
         ...
 
     def masters(self) -> Surveying:
-        """The URLs of all nodes that hold data of their own, or why they are not known."""
+        """Find the URLs of all masters, or why they are not known."""
         ...
 
     def doubt(self) -> None:
-        """A connection broke, or a node answered as it should not: ask anew who has what."""
+        """Note a broken connection or a wrong answer: the next call asks for the topology again."""
         ...
 
     def must_be_master(self, node: str) -> bool:
-        """Whether a connection to a node is good only while that says that it is a master."""
+        """Whether a connection is only usable if its node says that it is a master."""
         ...
 
 
 class SingleNode:
-    """One server: everything goes there."""
+    """The topology of one server."""
 
     def __init__(self, url: str) -> None:
         self.only: str | None = url
         self._url = url
 
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
-        """Send all in one round trip."""
+        """Send all calls in one round trip."""
         (answer,) = yield [NodeRequest(self._url, [*calls])]
         return answer
 
     def locate(self, key: str) -> Finding:
-        """The server, whatever the key."""
+        """Find the server, for any key."""
         yield from ()
         return self._url
 
     def masters(self) -> Surveying:
-        """The server."""
+        """Find the server."""
         yield from ()
         return [self._url]
 
     def doubt(self) -> None:
-        """There is nothing to doubt."""
+        """Do nothing: the URL names the server."""
 
     def must_be_master(self, node: str) -> bool:
-        """Whoever names one server means that one."""
+        """False: the URL names this server, whatever its role is."""
         return False
 
 
 def topology_for(url: str) -> Topology:
-    """The routes to the servers that a URL means."""
+    """Return the topology of a URL."""
     servers = read_servers(url)
     if servers.kind == "cluster":
         return Cluster(servers)

@@ -36,26 +36,26 @@ SENTINELS_OWN: Final = ("sentinel_username", "sentinel_password")
 
 
 class Servers(NamedTuple):
-    """What a URL says."""
+    """The parts of a URL."""
 
     kind: Kind
     named: tuple[str, ...]
-    """URLs of the servers that it names: of one each, as the client library takes them."""
+    """The URL of each named server, as the client library takes it."""
     scheme: str
     user: str
-    """User and password as they stand before the `@`, and that; or nothing."""
+    """User and password as written, with the `@`; or empty."""
     path: str
-    """`/` and the database, or nothing."""
+    """`/` and the database; or empty."""
     query: str
     master: str
-    """What the Sentinels call it; empty for the other kinds."""
+    """The Sentinels' name for it; empty for the other kinds."""
 
     def url_of(self, host: str, port: int) -> str:
-        """The URL of one node that holds data."""
+        """Return the URL of a node that holds data."""
         return _url(self.scheme, self.user, (host, port), self.path, self.query)
 
     def beside(self, node: str, host: str | None, port: int) -> str:
-        """`url_of` for an address that a node told: without a host, it means its own."""
+        """Return the URL for an address that a node reported; no host means the node's own."""
         known = host if host and host != "?" else urlsplit(node).hostname or ""
         return self.url_of(known, port)
 
@@ -64,7 +64,7 @@ def read_servers(url: str) -> Servers:
     """Read a URL that `bide.client.url.resolve_url` has passed.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is not a URL.
     """
     parts = urlsplit(url)
     scheme, _, suffix = parts.scheme.partition("+")
@@ -85,17 +85,17 @@ def read_servers(url: str) -> Servers:
 
 
 def same_servers(one: str, other: str) -> bool:
-    """Whether two URLs that `bide.client.url.resolve_url` has passed name the same data.
+    """Whether two URLs that `resolve_url` has passed name the same data.
 
-    User, password and TLS options may differ, and so may the nodes that are named. Two names of one
-    host are taken for two hosts, but for those of this machine.
+    User, password, TLS options and the named nodes may differ. Two names of one host count as two
+    hosts, except for the names of this machine.
     """
     (kind, some, rest), (other_kind, others, other_rest) = _named(one), _named(other)
     return (kind, rest) == (other_kind, other_rest) and not some.isdisjoint(others)
 
 
 def _named(url: str) -> tuple[Kind, set[Address], tuple[str, ...]]:
-    """The kind of servers, those that a URL names, and what else says where the data are."""
+    """Return the kind of servers, the named servers, and the database or socket."""
     parts = urlsplit(url)
     scheme, _, suffix = parts.scheme.partition("+")
     kind = KINDS[suffix]
@@ -116,10 +116,10 @@ _LOCAL: Final = ("127.0.0.1", "::1")
 
 
 def addresses(parts: SplitResult) -> list[Address]:
-    """Host and port of each server before the path of a Cluster's or Sentinels' URL.
+    """Return the host and port of each server of a Cluster's or Sentinels' URL.
 
     Raises:
-        ValueError: a port is no number, or a host is missing.
+        ValueError: a port is not a number, or a host is missing.
     """
     default = _PORTS[KINDS[parts.scheme.partition("+")[2]]]
     found: list[Address] = []
@@ -146,18 +146,18 @@ DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 
 CONNECT_TIMEOUT: Final = 2.0
 REPLY_TIMEOUT: Final = 5.0
-"""Seconds without a byte after which a connection counts as dead."""
+"""Seconds without a byte after which a connection counts as broken."""
 
 GOODBYE: Final = 1.0
-"""Seconds for what is said at the end, and costs nothing if it is lost."""
+"""Seconds for the goodbye to the server, which may be lost."""
 
 HINT_WAIT: Final = 10
-"""Seconds per blocking call for a wake hint, so that a dead connection is noticed."""
+"""Seconds per blocking call for a wake-up message, so that a broken connection is noticed."""
 
 RECONNECT_PAUSE: Final = 0.2
 LONGEST_RECONNECT_PAUSE: Final = 5.0
-"""Seconds before a listener that was cut off connects again; doubled as often as it is refused,
-which it is for ever where its user has no right to the channel."""
+"""Seconds before a listener reconnects. The pause doubles with each refusal up to the longest,
+for example if its user has no permission for the channel."""
 
 _QUERY: Final = ("db", "username", "password")
 _TLS: Final = (
@@ -168,7 +168,7 @@ _TLS: Final = (
     "ssl_check_hostname",
     "ssl_ciphers",
 )
-"""What every kind of client of every supported version of the library takes."""
+"""The options that all supported versions of the library take."""
 _VALUES: Final = {
     "ssl_cert_reqs": ("required", "optional", "none"),
     "ssl_check_hostname": ("true", "false"),
@@ -180,21 +180,21 @@ _FORMS: Final = (
 )
 
 _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
-# To the next option that there is: a password may hold a & that should have been written as %26.
+# Up to the next known option: a password may hold a & that should be written as %26.
 _QUERY_PASSWORD: Final = re.compile(
     r"([?&](?:sentinel_)?password=).*?"
     r"(?=&(?:db|(?:sentinel_)?username|(?:sentinel_)?password|ssl_[a-z_]+)=|$)",
     re.DOTALL,
 )
-# Where a password may end is anybody's guess then.
+# The end of the password is unknown in this case.
 _PASSWORD_AND_AT: Final = re.compile(r"(://).*[?&](?:sentinel_)?password=.*@.*", re.DOTALL)
 
 
 def resolve_url(url: str | None) -> str:
-    """The URL given, else `$BIDE_URL`, else that of `[tool.bide]`, else the local default.
+    """Return the URL given, otherwise `$BIDE_URL`, `url` of `[tool.bide]`, or the local default.
 
     Raises:
-        UsageError: it is not of a form that bide takes, or the file cannot be meant.
+        UsageError: bide does not take this form of URL, or the file is invalid.
     """
     found, origin = url_or_prefix("url", url)
     url = found or DEFAULT_URL
@@ -204,8 +204,8 @@ def resolve_url(url: str | None) -> str:
         port = None if "+" in parts.scheme else parts.port
     except ValueError:  # its text may hold a part of the password
         raise UsageError(
-            f"{shown} is not a URL; write redis://HOST:PORT/DB, and what is no letter or digit "
-            "in a password as %XX."
+            f"{shown} is not a URL; write redis://HOST:PORT/DB, with each character of a password "
+            "that is not a letter or digit as %XX."
         ) from None
     base, _, suffix = parts.scheme.partition("+")
     kind = KINDS.get(suffix)
@@ -242,7 +242,7 @@ def _check_several(parts: SplitResult, shown: str) -> None:
     try:
         found = addresses(parts)
     except ValueError:
-        raise UsageError(f"{shown} names no host, or a port that is none; write {form}.") from None
+        raise UsageError(f"{shown} names no host, or an invalid port; write {form}.") from None
     if not all(_is_host(host) for host, _ in found):
         raise UsageError(f"{shown} names no host; write {form}.")
 
@@ -280,38 +280,38 @@ def _is_host(name: str | None) -> bool:
 
 
 def resolve_prefix(prefix: str | None) -> str:
-    """The prefix given, else `$BIDE_PREFIX`, else that of `[tool.bide]`, else `bide`.
+    """Return the prefix given, otherwise `$BIDE_PREFIX`, `prefix` of `[tool.bide]`, or `bide`.
 
     Raises:
-        UsageError: the file cannot be meant.
+        UsageError: the file is invalid.
     """
     return url_or_prefix("prefix", prefix)[0] or PREFIX
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be printed; also one that cannot be parsed."""
+    """Return the URL without its password, also if it cannot be parsed."""
     if _PASSWORD_AND_AT.search(url):
         return _PASSWORD_AND_AT.sub(r"\1***", url)
     return _QUERY_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
 
 
 def check_master(role: Any) -> None:
-    """Check what a node answered to ROLE; who may not ask takes its word for it.
+    """Check a node's reply to ROLE; a permission error counts as a master.
 
     Raises:
-        ConnectionError: of the client library: it is a replica now.
+        ConnectionError: the node is a replica now (the client library's class).
     """
     if isinstance(role, list) and role[0] != b"master":
-        raise lib.ConnectionError("the node is no master now")
+        raise lib.ConnectionError("the node is not a master now")
 
 
 def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str, Any]:
-    """Keyword arguments for the library's `from_url`, for either kind of client.
+    """Return keyword arguments for the library's `from_url`, for blocking or awaited clients.
 
     Args:
         url: as `resolve_url` returns it.
         retry: the library's `Retry` class of that kind.
-        reply_timeout: seconds to wait for a reply; None where the caller sees to it.
+        reply_timeout: seconds to wait for a reply; None if the caller has a timer.
     """
     common: dict[str, Any] = {
         "retry": retry(NoBackoff(), 0),

@@ -98,10 +98,10 @@ def _common(queue: str) -> dict[str, str]:
 
 
 KEY: Final = "otel"
-"""Under which, in a job's `meta`, the context of its enqueue travels."""
+"""The key in a job's `meta` that holds the trace context of its enqueue."""
 
 _NO_ERRORS: Final = (Snooze, JobCancelled, asyncio.CancelledError)
-"""What ends a run, and is no error."""
+"""Exceptions that end a run and are not errors."""
 
 _LINKS: Final = 128
 """Links of a span at most, as SDKs have it by default."""

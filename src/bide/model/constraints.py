@@ -1,4 +1,4 @@
-"""What is asked of a job beside its due time, as the server keeps it (`lua/include/term.lua`)."""
+"""What a job asks for beside its due time, as the server has it: `lua/include/constraints.lua`."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ _DIGITS: Final = 16
 Effect = Literal["met", "run", "cancel"]
 
 OnParentCancel = Literal["cancel", "run"]
-"""What becomes of a job when one that it waits for is cancelled."""
+"""What happens to a job when one of its parents is cancelled."""
 
 
 class Constraints(NamedTuple):
-    """The terms of a job, as they were read."""
+    """The constraints of a job."""
 
     begins_within_us: int | None = None
-    """It begins within so many microseconds of its due time, or never."""
+    """Microseconds after its due time, at which it expires if it has not started."""
     begins_by_us: int | None = None
-    """It begins by then, or never."""
+    """When it expires if it has not started, in microseconds since the epoch."""
     expired_us: int | None = None
-    """It did not, and was cancelled then."""
+    """When it expired, in microseconds since the epoch."""
     group: str | None = None
-    """Of which it is one of the jobs."""
+    """Its group."""
     key: str | None = None
-    """Its task, and the key under which calls fold into it."""
+    """Its task and the key by which calls are deduplicated."""
     folding: str | None = None
-    """How they do: a word that `bide.model.dedup.describe_dedup` reads."""
+    """The dedup policy: a word that `bide.model.dedup.describe_dedup` reads."""
     when: str = ""
-    """Of one that waits for others: when it is due, counted from when it is freed, or a moment."""
+    """For a job with parents: its delay after they ended, or a moment."""
     priority: int | None = None
-    """Of one that waits for others."""
+    """For a job with parents."""
     dependence: str = ""
-    """Of one that waits for others: what their ends mean to it."""
+    """For a job with parents: the letters of `allow_failure`, `if_failed`, `on_parent_cancel`."""
     cause: str | None = None
-    """It was cancelled because this job, that it waited for, did not end as it should have."""
+    """The parent because of whose end it was cancelled."""
 
     @classmethod
     def read(cls, line: bytes | None) -> Constraints:
-        """Parse what is stored; what cannot be read, or nothing, asks nothing."""
+        """Parse the stored line; unreadable words are ignored."""
         words = dict(_WORD.findall((line or b"").decode("utf-8", "surrogateescape")))
         expires = words.get("x", "")
         return cls(
@@ -67,11 +67,11 @@ class Constraints(NamedTuple):
 
     @property
     def batches(self) -> bool:
-        """Whether its body holds items."""
+        """Whether its body holds the items of a batch."""
         return (self.folding or "").startswith("g")
 
     def effect(self, outcome: str) -> Effect:
-        """What a parent's end means, as `effect` of `lua/include/depend.lua` has it.
+        """Return the effect of a parent's end, like `effect` of `lua/include/deps.lua`.
 
         Args:
             outcome: `C` for completed, `F` for failed, `X` for cancelled.
@@ -88,12 +88,12 @@ class Constraints(NamedTuple):
         return "met" if "f" in self.dependence else "cancel"
 
     def due_us(self, now_us: int) -> int:
-        """When a job that waits for others would be due if it were freed now."""
+        """Return when a job with parents would be due if they ended now."""
         us = _number(self.when[1:]) or 0
         return now_us + us if self.when[:1] == "+" else max(us, now_us)
 
     def expires_us(self, due_us: int) -> int | None:
-        """By when a job that is due then must have begun; None where that does not matter."""
+        """Return when a job with this due time expires; None if it does not expire."""
         if self.begins_within_us is not None:
             return due_us + self.begins_within_us
         return self.begins_by_us
@@ -110,21 +110,21 @@ def write_constraints(
     if_failed: bool | None = None,
     on_parent_cancel: OnParentCancel | None = None,
 ) -> str:
-    """The line that says what is asked; empty where nothing is.
+    """Encode constraints as the stored line; empty if there are none.
 
     Args:
-        expires: by when it must have begun.
-        group: of which it is one of the jobs.
-        group_concurrency: how many of these may run at once.
-        usual_concurrency: the same, where that is not given.
-        dedup: as `bide.model.dedup.write_dedup` says it. What waits for others has none.
-        waits: whether it waits for others. Only then may the rest be given.
-        allow_failure: it runs also if one of them fails.
-        if_failed: it runs only if one of them fails.
-        on_parent_cancel: what becomes of it if one of them is cancelled.
+        expires: when the job expires if it has not started.
+        group: its group.
+        group_concurrency: maximum jobs of the group that run at once.
+        usual_concurrency: the default of `group_concurrency`.
+        dedup: the words of `bide.model.dedup.write_dedup`; empty for a job with parents.
+        waits: whether the job has parents. Only then may the other options be given.
+        allow_failure: whether it also runs if a parent fails.
+        if_failed: whether it only runs if a parent fails.
+        on_parent_cancel: what happens if a parent is cancelled.
 
     Raises:
-        UsageError: an option cannot be meant.
+        UsageError: an option is invalid.
     """
     words = [_expires(expires), _group(group, group_concurrency, usual_concurrency), dedup]
     if waits:
@@ -139,10 +139,10 @@ def write_constraints(
 
 
 def check_concurrency(count: int) -> int:
-    """How many jobs of a group may run at once.
+    """Check the concurrency of a group.
 
     Raises:
-        UsageError: that cannot be meant.
+        UsageError: it is not an integer from 1 to 10,000.
     """
     is_whole = isinstance(count, int) and not isinstance(count, bool)
     if not is_whole or not 1 <= count <= MOST_AT_ONCE:
@@ -165,18 +165,18 @@ def _group(group: str | None, concurrency: int | None, usual: int | None) -> str
     return word if concurrency is None else f"{word} n={check_concurrency(concurrency)}"
 
 
-def has_dedup(terms: str) -> bool:
-    """Whether a job with these terms may take the place of another, or another its."""
-    return " f=" in terms
+def has_dedup(constraints: str) -> bool:
+    """Whether a job with these constraints may be deduplicated."""
+    return " f=" in constraints
 
 
-def check_apart(terms: str, waits: bool) -> None:
-    """Refuse a job that waits for others and would fold into one that does not.
+def check_apart(constraints: str, waits: bool) -> None:
+    """Refuse a job that has parents and a dedup policy.
 
     Raises:
-        UsageError: it is such a job.
+        UsageError: it has both.
     """
-    if waits and has_dedup(terms):
+    if waits and has_dedup(constraints):
         raise UsageError(
             "A job that waits for others cannot fold into another, nor another into it; have it "
             "enqueue the job with unique=, or leave that or depends_on= out."

@@ -21,7 +21,7 @@ class NoteWriter(Protocol):
 
     @property
     def unwanted(self) -> bool:
-        """Whether nobody waits for what this run comes to."""
+        """Whether the outcome of this run is not needed any more."""
         ...
 
     def add_note(self, kind: str, text: bytes) -> None:
@@ -29,7 +29,7 @@ class NoteWriter(Protocol):
 
 
 class CurrentJob:
-    """What a running task may know of its own job, and say of it."""
+    """The job of the running task."""
 
     __slots__ = (
         *("_claimed", "_voice", "id", "meta", "parents", "queue", "schedule", "task", "worker"),
@@ -52,12 +52,12 @@ class CurrentJob:
         self.task: Final = task
         """The task's name."""
         self.meta: Final[Mapping[str, Any]] = meta or {}
-        """What the producer noted with `meta=`."""
+        """The notes that the producer gave with `meta=`."""
         self.parents: Final = tuple(parents)
-        """The ids of the jobs that it has waited for, in the order given; of another queue's,
+        """The ids of its parents, in the order given; a parent in another queue is
         `{queue}id`. `queue.parents()` reads them, with their results."""
         self.schedule: Final = schedule
-        """The name of the schedule that made it; None of a job that was enqueued."""
+        """The name of the schedule that created it; None for a job that was enqueued."""
         self._claimed = claimed
         self._voice = voice
 
@@ -76,7 +76,7 @@ class CurrentJob:
 
     @property
     def redelivered(self) -> bool:
-        """Whether a worker died or stopped under this attempt: it may have been half done."""
+        """Whether a worker died or stopped during this attempt: it may be half done."""
         return self._claimed.reclaims > 0
 
     @property
@@ -93,34 +93,35 @@ class CurrentJob:
     def schedule_time(self) -> datetime | None:
         """The time of its schedule that this job is for, without jitter, however late it is run.
 
-        None of a job that was enqueued, or that someone had run now.
+        None for a job that was enqueued, or run now by hand.
         """
         return time_of(self.id, self.schedule)
 
     @property
     def should_stop(self) -> bool:
-        """Whether this run should end: a plain function must look for itself.
+        """Whether this run should end; a plain function must check this itself.
 
-        That is so when someone has cancelled the job, when its time is over, when its worker has
-        given it back, and when its lease has passed to another worker.
+        True if the job was cancelled, its time-out has passed, its worker has returned it to the
+        queue, or another worker has its lease.
         """
         return self._voice.unwanted
 
     def raise_if_cancelled(self) -> None:
-        """End this run here if it should end (`cancelled`).
+        """End this run here if `should_stop` is true.
 
         Raises:
-            JobCancelled: it should; let it pass, and a job that was cancelled ends as that.
+            JobCancelled: the run should end; do not catch it, so that a cancelled job ends as
+                cancelled.
         """
         if self._voice.unwanted:
             raise JobCancelled("The job was cancelled, ran too long, or is another worker's now.")
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Say how far the job is; shown by `job.progress`. Sent with the next round trip.
+        """Report the job's progress, for `job.progress`; sent with the next round trip.
 
         Args:
             fraction: from 0 to 1.
-            text: what is being done; cut after 500 characters.
+            text: a description; cut after 500 characters.
 
         Raises:
             UsageError: the fraction is not a number from 0 to 1.
@@ -130,7 +131,7 @@ class CurrentJob:
         self._voice.add_note(PROGRESS, encode_progress(float(fraction), str(text)))
 
     def log(self, text: str) -> None:
-        """Add a line to the job's own log; shown by `job.logs`. Sent with the next round trip.
+        """Add a line to the job's own log, for `job.logs`; sent with the next round trip.
 
         The latest 100 lines are kept, each cut after 2,000 characters, 32 KB in all.
         """
@@ -141,10 +142,10 @@ _current: ContextVar[CurrentJob] = ContextVar("bide_current_job")
 
 
 def current_job() -> CurrentJob:
-    """The job that this code runs in.
+    """Return the job that the calling code runs in.
 
     Raises:
-        UsageError: it runs in none.
+        UsageError: the code does not run in a job.
     """
     try:
         return _current.get()
@@ -170,10 +171,10 @@ def within(job: CurrentJob) -> Iterator[None]:
 class RetryLater(BideError):
     """Raised in a job: end this attempt, and run the job again later.
 
-    It uses an attempt, so the job's `retry` policy bounds it; a job that has no policy is retried
-    three times, as `Retry()` says. With `queue=True` it is not this job that is to wait but all of
-    its queue, because a service has said "not now" to whoever asks: no attempt is used, as with
-    `Snooze`, and no job of the queue begins until then.
+    It uses an attempt, so the job's `retry` policy limits the retries. A job without a policy is
+    retried three times, as with `Retry()`. With `queue=True` the whole queue waits, for example
+    because a service is overloaded: no job of the queue starts until then, and no attempt is used,
+    as with `Snooze`.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class RetryLater(BideError):
         Args:
             delay: from now; None leaves it to the job's retry policy.
             message: why, for the job's errors.
-            queue: whether to hold the whole queue for so long.
+            queue: whether to hold the whole queue for this delay.
 
         Raises:
             UsageError: the delay is not a duration, or a queue is to be held and none is given.
@@ -207,7 +208,7 @@ class Snooze(BideError):
             at: an aware `datetime`, instead.
 
         Raises:
-            UsageError: neither or both are given, or cannot be meant.
+            UsageError: neither or both are given, or the value is invalid.
         """
         if (delay is None) == (at is None):
             raise UsageError("Snooze wants either a delay or at=, for example Snooze('10m').")

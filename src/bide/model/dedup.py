@@ -1,7 +1,7 @@
-"""Calls that fold into one job: unique, debounced, throttled, gathered (`lua/include/fold.lua`).
+"""Calls that fold into one job: unique, debounced, throttled, gathered (`lua/include/dedup.lua`).
 
-A policy is a value; it is given as `unique=` where a job is enqueued, or to its task. What it asks
-travels to the server among the job's terms: the key under which calls fold, and how.
+A policy is a value; it is given as `unique=` to an enqueue or to a task. The constraints of the job
+carry its key and the policy to the server.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from bide.errors import UsageError
 from bide.model.durations import Duration, describe, to_us
 
 Key = str | int | Callable[..., str | int] | None
-"""A key; a function that makes it of the job's own arguments; None for the policy's default."""
+"""A key; a function that makes it from the job's arguments; None for the policy's default."""
 
 OnConflict = Literal["keep", "replace", "reject"]
 Outcome = Literal["new", "exists", "kept", "rejected", "replaced", "pushed", "folded", "added"]
-"""What an enqueue came to."""
+"""The result of an enqueue."""
 
 MOST_RUNS: Final = 100
-"""Runs per period of a throttle, at most: the server remembers the time of each."""
+"""Maximum runs per period of a throttle: the server remembers the time of each."""
 
 MOST_ITEMS: Final = 10_000
-"""Items of a job that gathers, at most."""
+"""Maximum items of a batch."""
 
 LONGEST_KEY: Final = 200
-"""Characters of a key, at most."""
+"""Maximum characters of a key."""
 
 _LONGEST_QUOTED: Final = 500
 _PLAIN: Final = "".join(chr(c) for c in range(33, 127) if chr(c) not in "%")
 _WAYS: Final[dict[str, str]] = {"keep": "k", "replace": "r", "reject": "x"}
 _LOOSE: Final = (
-    "no policy; write unique=Unique(), debounce('2s'), throttle('1/10s') or gather('5s')"
+    "not a policy; write unique=Unique(), debounce('2s'), throttle('1/10s') or batch('5s')"
 )
 
 
@@ -48,10 +48,10 @@ class Unique:
 
     Args:
         key: by default the task and all its arguments.
-        until: how long a job holds its key: until it has `"finished"` in whatever way, or only
-            until it has `"started"`, or for a time from its enqueue.
-        on_conflict: what becomes of a call that finds the key held: `"keep"` leaves all as it is;
-            `"replace"` gives the job that waits this call's arguments, options and due time;
+        until: how long a job holds its key: until it has `"finished"` in any way, only until it has
+            `"started"`, or for a time from its enqueue.
+        on_conflict: what happens to a call that finds the key held: `"keep"` changes nothing;
+            `"replace"` gives the waiting job this call's arguments, options and due time;
             `"reject"` raises `DuplicateJob`.
     """
 
@@ -69,7 +69,7 @@ class Unique:
 
     @property
     def way(self) -> str:
-        """As the terms of a job have it."""
+        """The policy in the form of the constraints."""
         if self.until in ("started", "finished"):
             return f"u{_WAYS[self.on_conflict]},{str(self.until)[0]}"
         return f"u{_WAYS[self.on_conflict]},{to_us(self.until, 'until')}"
@@ -77,7 +77,7 @@ class Unique:
 
 @dataclass(frozen=True)
 class Debounce:
-    """One job that waits until its calls have been quiet for a while; see `debounce`."""
+    """One job that waits until there was no call for a while; see `debounce`."""
 
     quiet: Duration
     max_wait: Duration | None = None
@@ -89,13 +89,13 @@ class Debounce:
 
     @property
     def way(self) -> str:
-        """As the terms of a job have it."""
+        """The policy in the form of the constraints."""
         return "d{},{}".format(*_quiet_us(self.quiet, self.max_wait))
 
 
 @dataclass(frozen=True)
 class Throttle:
-    """So many jobs in a period, and a trailing one for all other calls; see `throttle`."""
+    """A maximum of jobs per period, and a trailing job for further calls; see `throttle`."""
 
     rate: str
     key: Key = None
@@ -120,7 +120,7 @@ class Throttle:
 
     @property
     def way(self) -> str:
-        """As the terms of a job have it."""
+        """The policy in the form of the constraints."""
         return "t{},{}".format(*self._read())
 
 
@@ -144,7 +144,7 @@ class Batch:
 
     @property
     def way(self) -> str:
-        """As the terms of a job have it."""
+        """The policy in the form of the constraints."""
         return "g{},{},{}".format(*_quiet_us(self.quiet, self.max_wait), self.max_size)
 
 
@@ -152,30 +152,30 @@ Folding = Unique | Debounce | Throttle | Batch
 
 
 def debounce(quiet: Duration, *, max_wait: Duration | None = None, key: Key = None) -> Debounce:
-    """Run once when calls have been quiet for a while, with the arguments of the latest.
+    """Run once after a time without calls, with the arguments of the latest call.
 
     Args:
-        quiet: how long no call must have come; each call puts the job off by as much again.
-        max_wait: from the first call; by then the job is due however many come. None: no limit.
-        key: calls with the same key are one; by default all calls of the task.
+        quiet: the time without calls; each call delays the job by this time again.
+        max_wait: maximum time from the first call until the job is due; None for no limit.
+        key: calls with the same key share a job; by default all calls of the task.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is invalid.
     """
     return Debounce(quiet, max_wait, key)
 
 
 def throttle(rate: str, *, key: Key = None) -> Throttle:
-    """Run at most so often; calls above that become one run as soon as there may be one.
+    """Limit the number of runs per period; further calls share one run at the next free time.
 
-    That run has the arguments of the latest call, so the last one is never lost.
+    That run has the arguments of the latest call, so the last call is never lost.
 
     Args:
-        rate: `"1/10s"`, `"5/m"`: so many in any period of this length.
+        rate: the maximum runs in any period of this length: `"1/10s"`, `"5/m"`.
         key: calls with the same key share the rate; by default all calls of the task.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is invalid.
     """
     return Throttle(rate, key)
 
@@ -187,25 +187,27 @@ def batch(
     max_size: int = 100,
     key: Key = None,
 ) -> Batch:
-    """Run once for many calls, each of which has one argument; the task gets the list of them.
+    """Run once for many calls with one argument each; the task gets the list of arguments.
+
+    The job is due as soon as one of `quiet`, `max_wait` and `max_size` is reached.
 
     Args:
-        quiet: the job is due when no call has come for as long;
-        max_wait: or when the first came as long ago; None: no limit;
-        max_size: or when there are so many items.
-        key: calls with the same key are gathered; by default all calls of the task.
+        quiet: time without a new call.
+        max_wait: time since the first call; None for no limit.
+        max_size: number of items, at most 10,000.
+        key: calls with the same key share a batch; by default all calls of the task.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is invalid.
     """
     return Batch(quiet, max_wait, max_size, key)
 
 
 def check_dedup(policy: Any) -> Folding | None:
-    """The policy.
+    """Check a policy.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a policy.
     """
     if policy is None or isinstance(policy, Unique | Debounce | Throttle | Batch):
         return policy
@@ -220,27 +222,27 @@ def write_dedup(
     names: Sequence[str],
     pack: Callable[[Any], bytes],
 ) -> str:
-    """The words of a job's terms that say under which key it folds, and how; empty without policy.
+    """Encode a key and a policy as words of a job's constraints; empty without a policy.
 
     Args:
-        policy: of the job.
-        task: its task's name; keys of different tasks never meet.
+        policy: the job's policy.
+        task: its task's name; keys of different tasks never collide.
         args: its positional arguments.
-        kwargs: those by name.
-        names: those of the task's positional parameters, as far as they are known.
-        pack: encodes what no JSON can hold.
+        kwargs: its keyword arguments.
+        names: the names of the task's positional parameters, as far as they are known.
+        pack: encodes arguments, for the default key.
 
     Raises:
-        UsageError: there is no such policy, its key cannot be meant, or what is to be gathered is
-            not one argument.
+        UsageError: the policy or its key is invalid, or a batched call does not have exactly one
+            positional argument.
     """
     policy = check_dedup(policy)
     if policy is None:
         return ""
     if isinstance(policy, Batch) and (len(args) != 1 or kwargs):
         raise UsageError(
-            f"Of each call of {task} one argument is gathered, and given by position; pass a dict "
-            "or a tuple that holds all it needs."
+            f"Each batched call of {task} has one argument, given by position; pass a dict or a "
+            "tuple that holds all values."
         )
     if callable(policy.key):
         key = _checked(policy.key(*args, **kwargs))
@@ -255,7 +257,7 @@ def write_dedup(
 
 
 def describe_dedup(way: str) -> str:
-    """What a word of the terms means, for people."""
+    """Describe an encoded policy for people."""
     kind, numbers = way[:1], [int(n) for n in way[1:].split(",") if n.isdecimal()]
     told = [describe(n / 1e6) for n in numbers]
     if kind == "u" and way.endswith(",f"):
@@ -310,7 +312,7 @@ def _digest(
     names: Sequence[str],
     pack: Callable[[Any], bytes],
 ) -> str:
-    """The same for the same arguments, however they were given."""
+    """Hash arguments: equal for equal arguments, given by position or by name."""
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     call = (list(args[len(names) :]), sorted(given.items()))
     data = pack(call)

@@ -104,8 +104,8 @@ def at_to_us(at: datetime, name: str = "at") -> int:
 def from_us(us: int) -> datetime:
     """Turn microseconds since the epoch into an aware `datetime` in UTC.
 
-    A moment beyond 1970 and 9998, which no script has written, becomes the nearest within: it is
-    to be shown, not to be an error of whoever looks.
+    A moment before 1970 or after 9998, which no script writes, becomes the nearest valid moment, so
+    that showing it is not an error.
     """
     return _EPOCH + timedelta(microseconds=min(max(us, 0), _YEAR_9999_US))
 

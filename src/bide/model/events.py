@@ -1,7 +1,7 @@
 """Events: what became of jobs, as listeners read it (`lua/include/event.lua`).
 
-An event's id is `<opened>-<n>`: when the stream was opened, and the how-manyth since then it is. So
-whoever knows the last id that was read sees by the next one whether any is missing between them.
+An event's id is `<opened>-<n>`: the time when the stream was opened, and the number of the event
+since then. So two ids show whether events between them are missing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from bide.model.job import EVENTS
 from bide.model.payload.body import ErrorInfo
 
 GAP: Final = "gap"
-"""The kind of event that says that others were lost."""
+"""The kind of event that reports lost events."""
 
 OF_QUEUE: Final = frozenset({"drained", "emptied", GAP})
-"""The kinds that concern no one job."""
+"""The kinds that are about the queue, not about a job."""
 
 _ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,15}")
 _JSON_TEXT: Final = r'"((?:[^"\\]|\\.)*)'
@@ -38,28 +38,27 @@ class Event:
     """Something that happened in a queue."""
 
     id: str
-    """Where it stands: `queue.events(after=event.id)` goes on behind it."""
+    """Its position: `queue.events(after=event.id)` continues after it."""
     kind: str
     """What happened: one of `bide.model.job.EVENTS`."""
     verb: str = ""
-    """What made it happen, such as `claim`, `snooze` or `promote`."""
+    """The cause, such as `claim`, `snooze` or `promote`."""
     at: datetime | None = None
-    """When, on the server's clock; None of a gap."""
+    """When, on the server's clock; None for a gap."""
     job_id: str | None = None
-    """The job; None of what concerns the queue: `drained`, `emptied`, `gap`."""
+    """The job's id; None for events about the queue: `drained`, `emptied`, `gap`."""
     worker: str | None = None
-    """Who ran the job, where it was taken."""
+    """The worker that ran the job, if it was claimed."""
     attempt: int = 0
-    """Which attempt that was; 0 where it was not taken."""
+    """The number of that attempt; 0 if the job was not claimed."""
     due: datetime | None = None
-    """When the job is due, of one that is to run; when it was, of one that is taken."""
+    """When the job is due, or was due if it was claimed."""
     error: ErrorInfo | None = None
-    """What it raised: type and message, cut to 300 bytes; no traceback."""
+    """The error: type and message, cut to 300 bytes; without traceback."""
     progress: Progress | None = None
-    """How far the job said that it is; its text is cut to 300 bytes."""
+    """The progress that the job reported; its text is cut to 300 bytes."""
     count: int = 0
-    """Of `emptied`, how many jobs were removed; of `gap`, how many events were lost, if that is
-    known."""
+    """For `emptied`, the number of removed jobs; for `gap`, the number of lost events, if known."""
 
 
 def read_event(id: str, line: bytes) -> Event:
@@ -72,7 +71,7 @@ def read_event(id: str, line: bytes) -> Event:
         " ", 7
     )
     if len(at_us) > 16 or len(due_us) > 16:
-        raise ValueError(f"{at_us!r} or {due_us!r} is no moment")
+        raise ValueError(f"{at_us!r} or {due_us!r} is not a time")
     at = from_us(int(at_us))
     due = from_us(int(due_us)) if int(due_us) else None
     return Event(
@@ -91,7 +90,7 @@ def read_event(id: str, line: bytes) -> Event:
 
 
 def gap(last: str, after: str) -> Event:
-    """That events were lost behind the last that was read, up to the one that `after` names."""
+    """Return a gap event: events after `last` were lost, up to the event `after`."""
     (opened, n), (opened_after, n_after) = _parts(last), _parts(after)
     return Event(id=after, kind=GAP, count=max(0, n_after - n) if opened == opened_after else 0)
 
@@ -108,7 +107,7 @@ def follows(id: str, last: str) -> bool:
 
 
 def check_after(after: str | None) -> str:
-    """Where to read on, as the script takes it; `-` for what comes next.
+    """Check the id to read after; return `-` for new events only.
 
     Raises:
         UsageError: it is not the id of an event.

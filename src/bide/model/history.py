@@ -1,4 +1,4 @@
-"""What happened to a job: errors, crashes, log lines, progress, moves (`lua/include/noting.lua`).
+"""What happened to a job: errors, crashes, log lines, progress, moves (`lua/include/history.lua`).
 
 A note is one line of text. Scripts add lines and drop the oldest of each kind; what a line holds
 after its times is JSON that only clients read.
@@ -33,12 +33,12 @@ class Attempt(NamedTuple):
     """One run of a job that ended badly."""
 
     number: int
-    """1 for the first; a run that crashed counts as none, and the next has its number."""
+    """1 for the first; a crashed run does not count, so the next run has the same number."""
     started: datetime
     ended: datetime
     worker: str
     error: ErrorInfo | None
-    """What it raised; where its process died, how; None where its lease ended and nobody knows."""
+    """The task's error, or how its process died; None if its lease ended for an unknown reason."""
 
     @property
     def crashed(self) -> bool:
@@ -54,7 +54,7 @@ class LogLine(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far the job said it was."""
+    """The progress that a job reported."""
 
     fraction: float
     """From 0 to 1."""
@@ -97,7 +97,7 @@ def encode_progress(fraction: float, text: str) -> bytes:
 
 
 def read_history(raw: bytes | None) -> History:
-    """Parse stored notes; what cannot be read is passed over."""
+    """Parse stored notes; skip notes that cannot be read."""
     if not raw:
         return History()
     attempts: list[Attempt] = []

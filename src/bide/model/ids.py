@@ -43,7 +43,7 @@ _era: tuple[int, str] = (-1, "")
 _drawn: list[str] = []
 """The random ends of the next ids: it takes as long to ask the system for one as for many."""
 _drawn_by = 0
-"""The process that drew them: a child, by whomever it was forked, is to draw others."""
+"""The process that drew them: a forked child must draw others."""
 
 
 def _begin_child() -> None:

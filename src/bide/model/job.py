@@ -23,22 +23,22 @@ from bide.model.payload.body import (
 
 
 class State(StrEnum):
-    """Where a job is in its life, as the API and the command line print it."""
+    """The state of a job, as the API and the command line print it."""
 
     BLOCKED = "blocked"
     """Waits for other jobs."""
     DELAYED = "delayed"
     """Due later than now."""
     WAITING = "waiting"
-    """Due, and not yet taken: derived from the due time, never stored."""
+    """Due, and not yet claimed: derived from the due time, never stored."""
     ACTIVE = "active"
-    """Taken by a worker, under a lease."""
+    """A worker runs it, under a lease."""
     COMPLETED = "completed"
     """Ran to its end."""
     FAILED = "failed"
-    """Will not be run again: its attempts are spent, or it was refused."""
+    """Is not run again: its attempts are used up, or it was refused."""
     CANCELLED = "cancelled"
-    """Taken back before it ran, or asked to end while it ran."""
+    """Cancelled before it ran, or asked to stop while it ran."""
 
 
 LISTABLE: Final = tuple(State)
@@ -156,7 +156,7 @@ class Claimed(NamedTuple):
 
 
 class RunRecord(NamedTuple):
-    """What a job has once it has been claimed (`lua/include/record.lua`)."""
+    """The run record of a job that was claimed at least once (`lua/include/run_record.lua`)."""
 
     token: int
     settled: str
@@ -255,7 +255,7 @@ class Snapshot(NamedTuple):
     asked: bool
     """It runs, and was asked to end."""
     terms: Constraints = Constraints()
-    """What was asked of it beside its due time."""
+    """Its constraints beside its due time."""
     turn: Turn | None = None
     """What it waits for, where it is one of a group's and has not been taken."""
     awaits: int = 0
@@ -344,7 +344,7 @@ class Snapshot(NamedTuple):
             return "?"
 
     def result(self, allow_pickle: bool = False) -> Any:
-        """What the task returned, or None.
+        """Decode the result of the task, or None.
 
         Raises:
             PayloadError: it cannot be read, or is pickled and that is not allowed.

@@ -1,4 +1,4 @@
-"""How late jobs began and how long they ran, minute by minute (`lua/include/minute.lua`).
+"""How late jobs began and how long they ran, minute by minute (`lua/include/latency.lua`).
 
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -82,7 +82,7 @@ class Histogram(NamedTuple):
 
 
 class Minute(NamedTuple):
-    """What happened in one minute, on the server's clock."""
+    """The latencies of one minute, on the server's clock."""
 
     at: datetime
     late: Histogram
@@ -160,7 +160,7 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str, quoted: bool = False) -> str:
-    """In a label's value quotes are escaped too; what is no character is replaced."""
+    """Escape text; in a label's value also quotes. Lone surrogates are replaced."""
     text = text.encode("utf-8", "replace").decode()
     special = r'[\\\n"]' if quoted else r"[\\\n]"
     return re.sub(special, lambda match: "\\n" if match[0] == "\n" else f"\\{match[0]}", text)

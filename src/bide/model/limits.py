@@ -1,4 +1,4 @@
-"""What a queue lets begin: how many jobs in a time, how many at once; and what it says of that."""
+"""Limits of a queue: rate, concurrency, and the retention of finished jobs."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from bide.errors import UsageError
 from bide.model.durations import LONGEST_US, SECOND_US, Duration, from_us, to_bytes, to_us
 
 MOST: Final = 1_000_000
-"""Jobs of a rate or of a burst, and jobs at once, at most."""
+"""Maximum jobs of a rate, of a burst, or of a concurrency."""
 
 FINEST_US: Final = 10_000
-"""What a rate lets come in at once by default: as much as comes in so long, and one at least."""
+"""The default burst is the number of jobs in this time, and at least one job."""
 
 NONE: Final = "none"
 KEEP: Final = "keep"
-"""How a script is told that there is to be no limit, or that it is to stay as it is."""
+"""Script arguments for no limit, and for an unchanged limit."""
 
 
 class Limits(NamedTuple):
-    """The limits of a queue, and whether one of them holds it back now."""
+    """The limits of a queue, and whether a limit holds it back now."""
 
     rate: str | None = None
-    """How many jobs may begin in which time, such as `"100/s"`; None for no limit."""
+    """Jobs that may start per time, such as `"100/s"`; None for no limit."""
     burst: int | None = None
-    """How many of them may begin at once, after a quiet time; None without a rate."""
+    """Jobs that may start at once after a quiet time; None without a rate."""
     concurrency: int | None = None
-    """How many jobs may run at once, in the whole fleet; None for no limit."""
+    """Jobs that may run at once, over all workers; None for no limit."""
     held_until: datetime | None = None
     """Until when one of its jobs holds the queue (`RetryLater(..., queue=True)`); None if none."""
     limited_until: datetime | None = None
-    """When the next job may begin, while the rate is used up; None while it is not."""
+    """When the next job may start, if the rate is used up; otherwise None."""
 
     @classmethod
     def read(cls, meta: Mapping[str, bytes], now_us: int) -> Limits:
-        """From the queue's settings; a limit that cannot be read is none."""
+        """Read the queue's settings; an unreadable limit counts as no limit."""
         held_us, most = _number(meta.get("held_until")), _number(meta.get("concurrency"))
         held_until = from_us(held_us) if held_us > now_us else None
         found = _NUMBERS.fullmatch(meta.get("rate", b""))
@@ -52,10 +52,10 @@ class Limits(NamedTuple):
 
 
 def stored_rate(rate: Any, burst: Any = None) -> str:
-    """A rate as the queue's settings hold it: how many, in how many µs, how many at once.
+    """Convert a rate to its stored form: number, period in µs, burst.
 
     Raises:
-        UsageError: it cannot be meant; the message says how to write it.
+        UsageError: the rate or the burst is invalid; the message says how to write it.
     """
     if rate is None:
         if burst is not None:
@@ -82,7 +82,7 @@ def stored_rate(rate: Any, burst: Any = None) -> str:
 
 
 def written_rate(stored: bytes) -> tuple[str | None, int | None]:
-    """A rate as people write it, and its burst; None and None for none."""
+    """Convert a stored rate to text and burst; None and None if there is no rate."""
     found = _NUMBERS.fullmatch(stored)
     if not found:
         return None, None
@@ -90,14 +90,14 @@ def written_rate(stored: bytes) -> tuple[str | None, int | None]:
 
 
 def per_second(rate: str) -> float:
-    """How many jobs a rate lets begin in a second, as `Limits` has it: 0.5 for `"5/10s"`."""
+    """Return the jobs per second of a rate: 0.5 for `"5/10s"`."""
     number, _, time = rate.partition("/")
     unit = time.lstrip("0123456789")
     return int(number) * SECOND_US / (int(time.removesuffix(unit) or 1) * _UNITS.get(unit, 1))
 
 
 def describe_limits(rate: str | None, burst: int | None, at_once: int | None) -> list[str]:
-    """What limits a queue or a group, for people: `100/s in bursts of 10`, `5 at once`."""
+    """Describe limits for people: `100/s in bursts of 10`, `5 at once`."""
     parts = []
     if rate:
         parts.append(f"{rate} in bursts of {burst}" if burst != 1 else rate)
@@ -107,10 +107,10 @@ def describe_limits(rate: str | None, burst: int | None, at_once: int | None) ->
 
 
 def stored_active(concurrency: Any) -> str:
-    """How many jobs may run at once, as the queue's settings hold it.
+    """Convert a concurrency to its stored form.
 
     Raises:
-        UsageError: it cannot be meant.
+        UsageError: it is not a whole number from 1 to a million.
     """
     return NONE if concurrency is None else str(_checked(concurrency, "concurrency"))
 
@@ -123,7 +123,7 @@ def _checked(number: Any, what: str) -> int:
 
 
 def _refilled_us(count: int, period_us: int, burst: int, spent: bytes, now_us: int) -> int:
-    """When the next job may begin, as `lua/include/gate.lua` has it; in the past: now."""
+    """When the next job may begin, as `lua/include/rate_limit.lua` has it; in the past: now."""
     found = _NUMBERS.fullmatch(spent)
     at_us, taken, _ = map(int, found.groups()) if found else (now_us, 0, 0)
     next_us = at_us + math.ceil((taken + 1 - burst) * period_us / count)
@@ -153,15 +153,15 @@ _UNITS: Final = {
 
 
 MOST_KEPT: Final = 1_000_000
-"""Finished jobs of one state that a queue keeps at most."""
+"""Maximum finished jobs of one state that a queue keeps."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What a queue keeps of finished jobs, set with `queue.configure(retention=...)`.
+    """How long a queue keeps finished jobs, set with `queue.configure(retention=...)`.
 
-    What finished in the last 15 seconds is kept whatever is said here, so that a call that is
-    repeated after a lost reply still finds what it did.
+    Jobs that finished in the last 15 s are always kept, so that a call that is retried after a lost
+    reply finds its own effect.
     """
 
     completed: Duration = "1d"
@@ -171,7 +171,7 @@ class Retention:
     cancelled: Duration = "1d"
     """How long cancelled jobs are kept."""
     count: int = 10_000
-    """How many of each are kept at most."""
+    """Maximum number of jobs that are kept in each state."""
     results: int | str = 100_000_000
     """Maximum bytes of results that the queue keeps, or text such as `"1GB"`.
 
@@ -180,7 +180,7 @@ class Retention:
     """
 
     def stored(self) -> str:
-        """As the queue's settings hold it: count and age in µs of each state.
+        """Convert to the stored form: count and age in µs of each state.
 
         Raises:
             UsageError: an age is not a duration, or the count is not from 0 to a million.
@@ -192,16 +192,16 @@ class Retention:
         return " ".join(f"{count} {age}" for age in ages)
 
     def result_bytes(self) -> int:
-        """How many bytes of results are kept.
+        """Return the maximum bytes of results.
 
         Raises:
-            UsageError: `results` is no size.
+            UsageError: `results` is not a size.
         """
         return to_bytes(self.results, "Retention results")
 
     @classmethod
     def read(cls, text: bytes | None, results: bytes | None = None) -> Retention:
-        """From the queue's settings; the default where nothing was set that can be read."""
+        """Read the queue's settings; the default if nothing readable was set."""
         found = _STORED.fullmatch(text or b"")
         kept = int(results) if results and results.isdigit() else cls.results
         if not found:

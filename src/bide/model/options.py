@@ -1,12 +1,12 @@
-"""What may be said of a job besides its function and arguments.
+"""Options of jobs, tasks, schedules, groups and queues; durability.
 
     local     the server has taken the job: what every enqueue waits for
     replica   a replica has received it (WAIT), so that a failover to it loses nothing
     fsync     the server's append-only file has it, on its disk (WAITAOF)
 
-Whether the server can do it, the script that adds asks before it writes. The commands that wait
-stand behind it in the same round trip, on the same connection, because both count what that
-connection has written.
+Before a script adds a job, it checks whether the server can give the durability. The commands that
+wait follow the script in the same round trip on the same connection, because they count the writes
+of that connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONFIRM_MS = 3_000
 """Milliseconds for which a confirmation is waited for; less than a reply may take to come."""
 
 Kinds = tuple[Durability, ...]
-"""What a call waits for, in this order: none, `replica`, `fsync`, or both."""
+"""The durabilities that a call waits for, in this order: none, `replica`, `fsync`, or both."""
 
 _WAITS: Final[dict[Durability, tuple[str | int, ...]]] = {
     "replica": ("WAIT", 1),
@@ -53,7 +53,7 @@ _LOCAL: Final[frozenset[Durability]] = frozenset(("local",))
 
 
 def check_durability(durability: Any) -> Durability:
-    """What is to be waited for; `local` for None.
+    """Check a durability; `local` for None.
 
     Raises:
         UsageError: there is no such durability.
@@ -77,9 +77,9 @@ def waits(kinds: Kinds) -> list[tuple[Any, ...]]:
 
 
 def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
-    """What is missing, by the replies of those calls: `DurabilityTimeout`, or the server's error.
+    """Return the error of the calls that wait: `DurabilityTimeout`, the server's error, or None.
 
-    Each says how many copies there are: on replicas, or on the server's disk and on replicas'.
+    Each reply is the number of copies: on replicas, or on the disks of server and replicas.
     """
     for kind, reply in zip(kinds, replies, strict=True):
         if isinstance(reply, Exception):
@@ -124,11 +124,11 @@ class Parent(Protocol):
 
 
 Parents = str | Parent | Iterable[str | Parent]
-"""What a job may wait for."""
+"""The values of `depends_on=`."""
 
 
 class TaskOptions(TypedDict, total=False):
-    """What a task's decorator may say of all its jobs; a job's own options go first."""
+    """Options of a task's decorator for all its jobs; a job's own options take precedence."""
 
     delay: Duration | None
     """From now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`. A negative
@@ -147,13 +147,13 @@ class TaskOptions(TypedDict, total=False):
     on_crash: OnCrash | None
     """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
     expires: Duration | datetime | None
-    """By when it must have begun, or it is cancelled: counted from its due time, or a moment."""
+    """When it is cancelled if it has not started: a time after its due time, or a moment."""
     group: str | None
     """Jobs of one group run one at a time, in due order; groups take turns."""
     group_concurrency: int | None
     """How many jobs of its group may run at once, instead of one; the latest job's holds."""
     unique: Folding | None
-    """How calls fold into one job: `Unique`, or what `debounce`, `throttle`, `batch` return."""
+    """The dedup policy: `Unique`, or the result of `debounce`, `throttle` or `batch`."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
     on_failure: Callable[..., Any] | str | None
@@ -161,7 +161,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """What may be said of the jobs of a schedule; what each means is said at `Options`."""
+    """Options of the jobs of a schedule; `Options` explains each."""
 
     priority: int | None
     timeout: Duration | None
@@ -202,7 +202,7 @@ class Options(TaskOptions, total=False):
 
 
 class GroupSettings(TypedDict, total=False):
-    """What `queue.group(name).configure` sets; what is not given stays as it is."""
+    """Settings of `queue.group(name).configure`; other settings stay as they are."""
 
     concurrency: int | None
     """How many of its jobs may run at once; None: as many as the latest asks for, or one."""
@@ -213,7 +213,7 @@ class GroupSettings(TypedDict, total=False):
 
 
 class QueueSettings(TypedDict, total=False):
-    """What `queue.configure` may say; what is left out stays as it is."""
+    """Settings of `queue.configure`; other settings stay as they are."""
 
     retention: Retention
     """What the queue keeps of finished jobs."""
@@ -233,7 +233,7 @@ TERMS: Final = frozenset(
         *("depends_on", "allow_failure", "if_failed", "on_parent_cancel"),
     )
 )
-"""The options that become terms; a job with none of them has none."""
+"""The options that become constraints."""
 
 
 def check_names(options: Iterable[str], kind: type = Options) -> None:

@@ -7,7 +7,7 @@ Architecture Blog, 2015).
 A policy is stored with a job as a JSON list (`Retry.wire`): `[max, backoff, base, cap, max_time,
 on, never_on]`, null for what has its default, cut after the last that has not; a lone `max` is
 that number. Functions and exceptions go by name. Neither is ever imported because a body names it:
-a function is found by whoever decides, an exception is compared by name.
+the worker's registry finds a function, and an exception is compared by name.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Retry:
             never_on: exceptions, or their names, which are final; they win over `on`.
 
         Raises:
-            UsageError: an argument cannot be meant.
+            UsageError: an argument is invalid.
         """
         checked = _checked_backoff(backoff)
         if max is None:
@@ -185,7 +185,7 @@ class Retry:
             try:
                 if isinstance(backoff, str):
                     if resolve is None:
-                        raise LookupError("nobody here looks functions up")
+                        raise LookupError("there is no registry to find it in")
                     backoff = resolve(backoff)
                 delay = backoff(attempt, error)
                 return None if delay is None else to_us(delay, "a delay") / 1e6
@@ -218,7 +218,9 @@ class Retry:
         values = (stored if isinstance(stored, list) else [stored])[: len(_FIELDS)]
         try:
             return _from_wire(tuple(tuple(v) if isinstance(v, list) else v for v in values))
-        except TypeError:  # what is no policy may hold what cannot be remembered, such as a dict
+        except (
+            TypeError
+        ):  # a value that is not a policy may hold an unhashable value, such as a dict
             raise UsageError(f"{stored!r} is not a stored retry policy.") from None
 
 
@@ -279,9 +281,9 @@ def _name(error: Any, option: str) -> str:
 
 
 def _true_name(name: str) -> str:
-    """Where a loaded module only passes a class on (`asyncio.TimeoutError`), the class's own name.
+    """Return the original name of a class that a module re-exports (`asyncio.TimeoutError`).
 
-    Nothing is imported: of a module that is not loaded, the name is taken as it is.
+    Nothing is imported: if the module is not loaded, the name stays as it is.
     """
     module_name, _, attribute = name.rpartition(".")
     module = sys.modules.get(module_name)

@@ -74,7 +74,7 @@ class Cron:
             first = next(self._walls(datetime(2024, 1, 1)), None)
         except Exception as error:  # what a text makes of a parser's insides is not for callers
             raise UsageError(
-                f"{self.text!r} is no cron expression ({str(error) or type(error).__name__}); "
+                f"{self.text!r} is not a cron expression ({str(error) or type(error).__name__}); "
                 "write five fields, minute, hour, day of month, month and day of week, such as "
                 "'0 9 * * 1-5'."
             ) from None
@@ -111,7 +111,7 @@ class Cron:
         return None
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
-        """What the wall clock shows after `start`, both without a zone."""
+        """Yield wall-clock times of the expression after `start`, both without a zone."""
         return CronSim(self._fields, start)
 
     def _moments(self, after: datetime) -> Iterator[datetime]:
@@ -166,8 +166,8 @@ def zone_of(name: str) -> ZoneInfo:
         except Exception:  # a name is looked for as a file, so it can be anything
             pass
     raise UsageError(
-        f"tz={str(name)[:_LONGEST_ZONE]!r} is no time zone that this machine knows; write one such "
-        "as 'Europe/Paris', and where there are none `pip install tzdata`."
+        f"tz={str(name)[:_LONGEST_ZONE]!r} is not a time zone that this machine knows; write "
+        "one such as 'Europe/Paris', and if there are none, `pip install tzdata`."
     )
 
 
@@ -280,7 +280,7 @@ class Schedule(NamedTuple):
     priority: int
     jitter_us: int
     missed: Missed
-    """What becomes of times that have passed while nobody could fire."""
+    """What happens with times that passed while no worker was running."""
     paused: bool
     fired: int
     """How many of its times have been fired."""
@@ -316,17 +316,17 @@ class Schedule(NamedTuple):
 
     @property
     def start(self) -> datetime | None:
-        """Before which it does not fire."""
+        """The schedule does not fire before this moment."""
         return from_us(self.timing.start_us) if self.timing.start_us else None
 
     @property
     def end(self) -> datetime | None:
-        """After which it does not fire."""
+        """The schedule does not fire after this moment."""
         return from_us(self.timing.end_us) if self.timing.end_us else None
 
     @property
     def limit(self) -> int | None:
-        """How often it fires."""
+        """Maximum number of times that it fires."""
         return self.timing.limit or None
 
     @property
@@ -346,12 +346,12 @@ class Schedule(NamedTuple):
 
     @property
     def stand(self) -> str:
-        """What whoever changes it says that it has read: its version, jitter and missed."""
+        """The version, jitter and missed that a change must name as read before."""
         return f"{self.version} {self.jitter_us} {self.missed}"
 
     @property
     def over(self) -> bool:
-        """Whether none of its times is left."""
+        """Whether it has no more times."""
         return self.closed and not self.times
 
     @property
@@ -365,11 +365,11 @@ class Schedule(NamedTuple):
         return f"at {len(timing.at_us)} moment{'s'[: len(timing.at_us) != 1]}"
 
     def upcoming(self, count: int = 5) -> list[datetime]:
-        """The times that are fired next, `count` at most; none where it is paused.
+        """Return up to `count` of the next times; none if the schedule is paused.
 
         Raises:
-            UsageError: `count` is no number from 1 to 1,000; or the expression or its time zone
-                cannot be read here.
+            UsageError: `count` is not a number from 1 to 1,000; or the expression or its time
+                zone cannot be read here.
         """
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1_000:
             raise UsageError(f"count must be a number from 1 to 1,000, not {count!r}.")
@@ -417,7 +417,7 @@ class Schedule(NamedTuple):
 
     @classmethod
     def read(cls, name: str, record: bytes) -> Schedule | None:
-        """Parse a stored record (`lua/include/timetable.lua`); None for what is not one."""
+        """Parse a stored record (`lua/include/schedule_record.lua`); None for what is not one."""
         try:
             line, timing, task, *_ = record.decode().split("\n")
             head, colon, times = line.partition(":")
@@ -480,7 +480,7 @@ def check_schedule_name(name: str) -> str:
 
 
 def check_missed(missed: Missed) -> Missed:
-    """What becomes of times that have passed.
+    """Check the option `missed`.
 
     Raises:
         UsageError: it is none of the three.
@@ -502,8 +502,8 @@ def timing_of(
     """When a schedule fires, as its maker says it.
 
     Raises:
-        UsageError: not exactly one of `cron`, `every` and `at` is given, or something cannot be
-            meant.
+        UsageError: not exactly one of `cron`, `every` and `at` is given, or an argument is
+            invalid.
     """
     if sum(given is not None for given in (cron, every, at)) != 1:
         raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")

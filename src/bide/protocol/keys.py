@@ -111,7 +111,7 @@ LAYOUT: Final[dict[str, Key]] = {
     "edges": Key(
         ":edges",
         "zset",
-        "which job waits for which, and who has yet to be told: see `lua/include/depend.lua`",
+        "which job waits for which, and who has yet to be told: see `lua/include/deps.lua`",
     ),
     "active": Key(":active", "zset", "job id → when its lease ends (µs)"),
     "completed": Key(":completed", "zset", "job id → when it finished (µs), bounded"),
@@ -151,7 +151,7 @@ LAYOUT: Final[dict[str, Key]] = {
     "trash": Key(
         ":trash:<p>",
         "zset",
-        "what `empty` has set aside and deletes in pieces: the due sets, and what was blocked",
+        "what `purge` has set aside and deletes in pieces: the due sets, and what was blocked",
         (*DUE_SETS, "blocked"),
     ),
     "aside": Key(
@@ -199,7 +199,7 @@ META: Final[dict[str, str]] = {
     "edges": "1 once a job waited for others, or others for it",
     "repeated": "when jobs that existed were last enqueued again with a durability to confirm",
     "told": "how many events there were since then: the second half of the last one's id",
-    "trash": "1 while `trash` holds what `empty` set aside",
+    "trash": "1 while `trash` holds what `purge` set aside",
     "emptied": "which emptying was the last, and how many jobs it set aside",
     "completed": "how many jobs ever completed",
     "failed": "how many ever failed for good",

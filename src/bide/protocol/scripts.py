@@ -9,8 +9,8 @@ A file opens with a header, and the header is the contract:
     -- @rest id token                            what repeats after the fixed arguments
     -- @last wanted                              text that may stand behind all of these, else ''
     -- @reply ok ...
-    -- @include clock wake
-    -- @later group depend                       the same, for what few calls need
+    -- @include clock wakeup
+    -- @later group deps                         the same, for what few calls need
 
 From it the loader makes the script's locals: one per key (a table where the name stands for
 several), one per argument, checked and converted before the first write, and `rest`, the index of

@@ -1,4 +1,4 @@
-"""Gathering: the items of many calls, run together."""
+"""`batch`: one job for the items of many calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Batching:
-    """What `Queue` has of it."""
+    """The part of `Queue` that batches."""
 
     def enqueue_call(
         self,
@@ -27,7 +27,7 @@ class Batching:
         kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[Options],
     ) -> Job[Any]:
-        """As the queue does it."""
+        """The queue overrides this."""
         raise NotImplementedError
 
     def batch(
@@ -41,30 +41,32 @@ class Batching:
         max_size: int = 100,
         **options: Unpack[Options],
     ) -> Job[Any]:
-        """Add an item to those that `into` is called with, as one list, in their order of arrival.
+        """Add an item to a batch; one job calls `into` with the list of items, in order of arrival.
+
+        The job is due as soon as one of `quiet`, `max_wait` and `max_size` is reached, or when its
+        items take 1 MB.
 
         Args:
-            key: items with the same key, for the same task, are gathered.
-            item: what travels as an argument does.
-            into: the task; what its annotation says of its list, each item becomes.
-            quiet: the job is due when no item has come for as long;
-            max_wait: or when the first came as long ago; None: no limit;
-            max_size: or when there are so many; 10,000 at most. It is also due when it has a
-                megabyte of them.
-            options: see `bide.Options`; those of the first item hold for the job.
+            key: items with the same key and task share a batch.
+            item: a value that the serializer can encode, like an argument.
+            into: the task. Each item is converted to the annotated item type of its list.
+            quiet: time without a new item.
+            max_wait: time since the first item; None for no limit.
+            max_size: number of items, at most 10,000.
+            options: see `bide.Options`; the options of the first item apply to the job.
 
         Returns:
-            The job that has the item; its `outcome` is `"new"` or `"added"`.
+            The job that holds the item; its `enqueue_result` is `"new"` or `"added"`.
 
         Raises:
-            BideError: as of `enqueue_call`.
+            BideError: as for `enqueue_call`.
         """
         policy = Batch(quiet, max_wait, max_size, key)
         return self.enqueue_call(into, (item,), **(options | {"unique": policy}))
 
 
 class AsyncBatching:
-    """What `AsyncQueue` has of it."""
+    """The part of `AsyncQueue` that batches."""
 
     async def enqueue_call(
         self,
@@ -73,7 +75,7 @@ class AsyncBatching:
         kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[Options],
     ) -> AsyncJob[Any]:
-        """As the queue does it."""
+        """The queue overrides this."""
         raise NotImplementedError
 
     async def batch(
@@ -87,16 +89,16 @@ class AsyncBatching:
         max_size: int = 100,
         **options: Unpack[Options],
     ) -> AsyncJob[Any]:
-        """As `Queue.gather`."""
+        """Add an item to a batch; see `Queue.batch`."""
         policy = Batch(quiet, max_wait, max_size, key)
         return await self.enqueue_call(into, (item,), **(options | {"unique": policy}))
 
 
 def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None:
-    """Tell of the first job that was rejected, once all others are in.
+    """Raise for the first rejected job, once all others are added.
 
     Raises:
-        DuplicateJob: there is one.
+        DuplicateJob: a job was rejected.
     """
     for receipt, job in zip(receipts, jobs, strict=True):
         if receipt.outcome == "rejected":
@@ -104,7 +106,7 @@ def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None
 
 
 def not_unique(holder: str, key: str) -> DuplicateJob:
-    """The error for a job that was rejected; `key` says which, for people."""
+    """Return the error for a rejected job; `key` describes its key, for people."""
     error = DuplicateJob(
         f"The job {holder} holds the key {key}; wait for it or cancel it, or enqueue with "
         'on_conflict="keep" or "replace".'

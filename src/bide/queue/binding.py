@@ -1,14 +1,12 @@
-"""Where a queue is: server, prefix and clock, found out when they are first needed.
+"""Bindings: the server, prefix and clock of a queue, resolved when they are first needed.
 
-A queue is usually made when a module is imported, before a program or a test has set the
-environment; and tests move every queue of a process to a server of their own
-(`bide.client.config`).
+A queue is usually created when a module is imported, before a program or a test has set the
+environment. Tests also move every queue of a process to a server of their own
+(`bide.client.config`). If a test has not done so, the pytest plugin (`_bide_pytest`) refuses it a
+server, unless the test itself names that server.
 
-A test that has not done so is refused a server by the plugin of pytest (`_bide_pytest`), unless the
-test itself names that server.
-
-A task notes its queue here when it is made. Where that queue is (server and prefix) is found out
-when a worker asks: a module is often imported before the environment is set.
+Each task notes its queue here when it is created. The server and prefix of that queue are resolved
+when a worker asks for them.
 """
 
 from __future__ import annotations
@@ -33,32 +31,32 @@ if TYPE_CHECKING:
     from bide.client import blocking as sync
 
 REST: Final = 30.0
-"""Seconds before a queue that could not be made known is tried again: a try may take five."""
+"""Seconds before registering a queue is tried again after an error: one try may take 5 s."""
 
 KNOWN_FOR: Final = 60.0
-"""Seconds after which a queue is made known again, because somebody may have had it forgotten."""
+"""Seconds after which a queue is registered again, because it may have been removed meanwhile."""
 
 C = TypeVar("C")
 """The client: blocking, or awaited."""
 
 
 Taken = list[tuple[Receipt, Snapshot]]
-"""What came of each job that was enqueued, and how it is now."""
+"""A receipt and the present state for each enqueued job."""
 
 
 class FakeServer(Protocol):
-    """What queues use in place of a server (`bide.testing.eager`)."""
+    """The replacement for a server in eager mode (`bide.testing.eager`)."""
 
     def blocking(self, queue: str) -> sync.Client:
-        """What answers a blocking queue of this name."""
+        """Return the client of a blocking queue of this name."""
         raise NotImplementedError
 
     def awaited(self, queue: str) -> aio.AsyncClient:
-        """What answers an awaited queue of this name."""
+        """Return the client of an awaited queue of this name."""
         raise NotImplementedError
 
     def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
-        """Take jobs from a blocking queue; whatever it raises reaches the caller."""
+        """Take jobs from a blocking queue; its errors reach the caller."""
         raise NotImplementedError
 
     async def enqueue_async(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
@@ -67,14 +65,14 @@ class FakeServer(Protocol):
 
 
 class Permit:
-    """Whether a server may be used: pytest's plugin is asked, where pytest has loaded it."""
+    """Whether a server may be used: bide's pytest plugin decides, if pytest has loaded it."""
 
     def __init__(self, url: str | None) -> None:
         """Find out whether the plugin has to be asked.
 
         Args:
-            url: the server, if a queue or a worker is made with one. What a test or a fixture makes
-                with a URL is allowed; what a module makes while it is imported is not the test's.
+            url: the server, if a queue or a worker is created with one. A test or a fixture may use
+                the URL that it gives. A URL that a module gives while it is imported is checked.
         """
         plugin = sys.modules.get("_bide_pytest")
         if plugin is not None and url is not None and plugin.runs and not _is_importing():
@@ -83,18 +81,18 @@ class Permit:
 
     @property
     def is_given(self) -> bool:
-        """Whether nobody has to be asked."""
+        """Whether use is permitted without asking the plugin."""
         return self._plugin is None
 
     def check(self, who: str, url: str) -> None:
-        """Ask.
+        """Ask the plugin.
 
         Args:
-            who: what is about to use the server.
+            who: the user of the server, for the error text.
             url: the server.
 
         Raises:
-            UsageError: a test runs that may not use it; the message says what to do.
+            UsageError: the running test may not use the server; the message says what to do.
         """
         if self._plugin is not None and not _is_moved():
             refusal = self._plugin.refusal(who, url)
@@ -103,7 +101,7 @@ class Permit:
 
 
 def _is_moved() -> bool:
-    """Whether a test has moved all queues to a server of its own, or does without one."""
+    """Whether a test has moved all queues to its own server, or to eager mode."""
     held = config.overridden()
     return held.url is not None or held.fake_server is not None
 
@@ -119,7 +117,7 @@ def _is_importing() -> bool:
 
 
 def _is_imported(module: Mapping[str, Any]) -> bool:
-    """Whether these are the globals of an imported module, and not of a program or of a text."""
+    """Whether these are the globals of an imported module, not of a program or of `exec`."""
     return module.get("__spec__") is not None and module["__name__"] != "__main__"
 
 
@@ -134,78 +132,78 @@ class ServerBinding(Generic[C]):
         make: Callable[[str, str], C],
         permit: Permit,
     ) -> None:
-        """Find out what holds now.
+        """Resolve the present settings.
 
         Args:
             queue: the queue's name.
             url: the server, if the queue was given one.
-            prefix: of the keys, if the queue was given one.
+            prefix: the prefix of the keys, if the queue was given one.
             make: makes a client from a URL and a clock.
             permit: whether the server may be used.
 
         Raises:
-            UsageError: a name, the URL or the signing keys cannot be meant.
+            UsageError: a name, the URL or the signing keys are invalid.
         """
         self.generation: Final = config.generation
         self.url: Final = resolve_url(url)
         self.prefix: Final = resolve_prefix(prefix)
         self.clock: Final = config.overridden().clock or SERVER_CLOCK
-        self.stand_in: Final[FakeServer | None] = config.overridden().fake_server
+        self.fake_server: Final[FakeServer | None] = config.overridden().fake_server
         self.keys: Final[Keys] = keys_of(queue, self.prefix)
         self.everywhere: Final[Keys] = keys_of(None, self.prefix)
         self.seal: Final = Seal(config.signing_keys(), self.keys)
         self.made: Final = make(self.url, self.clock)
-        """The client, to be closed."""
+        """The client, without the check of `client`; for `close`."""
         self._permit: Final = permit
         self.known = False
-        """Whether the queue was made known to the server."""
+        """Whether the queue was registered on the server."""
         self._makes_known_at = 0.0
         self.confirms: set[Durability] = set()
-        """What the server has confirmed, and not refused or failed to confirm since."""
+        """The durabilities that the server has confirmed, with no failure since."""
 
     @property
     def client(self) -> C:
         """The client.
 
         Raises:
-            UsageError: a test runs that may not use the server.
+            UsageError: the running test may not use the server.
         """
         self.check()
         return self.made
 
     def check(self) -> None:
-        """Raise UsageError if a test runs that may not use the server."""
+        """Raise UsageError if the running test may not use the server."""
         if not self._permit.is_given:
             self._permit.check(f"the queue {self.keys.queue!r}", self.url)
 
     @property
     def makes_known(self) -> bool:
-        """Whether the next enqueue is to make the queue known; one that did not, rests a while.
+        """Whether the next enqueue registers the queue; after an error, this pauses.
 
-        The list of queues may be on another node than the queue, and that may be down for long.
+        The list of queues may be on another node than the queue, and that node may be down.
         """
         return time.monotonic() >= self._makes_known_at
 
     def made_known(self, succeeded: bool) -> None:
-        """Note what came of it."""
+        """Note whether the queue was registered."""
         self.known = succeeded
         self._makes_known_at = time.monotonic() + (KNOWN_FOR if succeeded else REST)
 
     def kinds(self, jobs: Sequence[Prepared]) -> Kinds:
-        """What enqueueing these jobs has to wait for.
+        """Return the durabilities that enqueueing these jobs has to wait for.
 
-        What a test's server has (`bide.testing`) is lost with it, whoever waits.
+        Under `bide.testing` there are none: the server ends with the test.
         """
         return wanted(jobs) if self.clock == SERVER_CLOCK else ()
 
     @property
     def holds(self) -> bool:
-        """Whether nothing has changed since."""
+        """Whether the overrides are unchanged since this was created."""
         return self.generation == config.generation
 
 
 class QueueHome(NamedTuple):
-    """A queue, as the application has named it."""
+    """A queue, as the application has declared it."""
 
     queue: str
     url: str | None
@@ -215,16 +213,16 @@ class QueueHome(NamedTuple):
 
     @property
     def server(self) -> str:
-        """The URL that holds now.
+        """The resolved URL.
 
         Raises:
-            UsageError: it cannot be meant.
+            UsageError: it is invalid.
         """
         return resolve_url(self.url)
 
     @property
     def root(self) -> str:
-        """The prefix that holds now.
+        """The resolved prefix.
 
         Raises:
             UsageError: the settings cannot be read.

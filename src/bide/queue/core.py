@@ -1,4 +1,4 @@
-"""What the blocking and the awaited facades decide alike, decided once, without I/O."""
+"""The logic that blocking and awaited queues share, without I/O."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from bide.protocol.commands.enqueue import Prepared, Receipt
 from bide.protocol.commands.jobs import MOST_CHANGED
 from bide.protocol.keys import Keys
 from bide.queue.binding import Permit, QueueHome, ServerBinding
-from bide.queue.dependencies import references, terms_of
+from bide.queue.dependencies import constraints_of, references
 from bide.queue.event_reader import EventReader
 from bide.tasks.middleware import Middleware, used
 from bide.tasks.registry import task_name
 from bide.tasks.task import Function, check_on_crash, check_timeout, known, with_owner
 
 APART: Final = frozenset(("delay", "at", "priority", "job_id", "durability"))
-"""The options that are sent beside the body, and are no terms."""
+"""The options that are sent beside the body, and are not constraints."""
 _SENT_APART: Final = TERMS | APART
 
 LONGEST_DESCRIPTION: Final = 500
@@ -49,10 +49,10 @@ LONGEST_DESCRIPTION: Final = 500
 
 
 def body_options(options: Options) -> dict[str, Any]:
-    """The options that travel with a job: only those that are given, as the body has them.
+    """Convert the given options that are stored in the body to the body's fields.
 
     Raises:
-        UsageError: one cannot be meant.
+        UsageError: an option is invalid.
     """
     found: dict[str, Any] = {}
     if _SENT_APART.issuperset(options):
@@ -95,9 +95,9 @@ def _checked_meta(meta: Any) -> dict[str, Any]:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be sent, as text or as the bytes that it was read from."""
+    """Whether a text can be sent, as UTF-8 or as the bytes that it was read from."""
     try:
-        text.encode("utf-8", "surrogateescape")  # as a listing shows ids that are no text
+        text.encode("utf-8", "surrogateescape")  # listings show ids that are not UTF-8 in this form
     except UnicodeEncodeError:
         return False
     return True
@@ -107,7 +107,7 @@ C = TypeVar("C")
 
 
 class QueueCore(Generic[C]):
-    """What a queue knows and decides without the server."""
+    """The part of a queue that needs no server."""
 
     def __init__(
         self,
@@ -124,11 +124,11 @@ class QueueCore(Generic[C]):
         self.name: Final = check_name(name, "queue name")
         self.serializer: Final = serializer
         self._codec: Final[dict[str, Any]] = {} if serializer == "json" else {"codec": serializer}
-        """What a body says of it."""
+        """The codec field of a body, if it is not the default."""
         self._url = None if url is None else resolve_url(url)
         self._prefix = None if prefix is None else check_name(prefix, "prefix")
-        self._patience = check_retry_for(retry_for)
-        self._place: ServerBinding[C] | None = None
+        self._retry_for = check_retry_for(retry_for)
+        self._cached_binding: ServerBinding[C] | None = None
         self._permit = Permit(url)
 
     def __repr__(self) -> str:
@@ -136,12 +136,12 @@ class QueueCore(Generic[C]):
 
     @property
     def url(self) -> str:
-        """The server."""
+        """The URL of the server."""
         return self._binding.url
 
     @property
     def prefix(self) -> str:
-        """What all keys begin with."""
+        """The prefix of all keys."""
         return self._binding.prefix
 
     @property
@@ -151,31 +151,31 @@ class QueueCore(Generic[C]):
 
     @property
     def _pickle_seal(self) -> Seal | None:
-        """What must hold before a pickle is read here; None where none is read at all."""
+        """The seal that checks pickles before they are read; None if this queue reads none."""
         return self._binding.seal if self.serializer == "pickle" else None
 
     @property
     def _home(self) -> QueueHome:
-        """The queue, as it was named."""
+        """The queue's name, and the URL and prefix that it was given."""
         return QueueHome(self.name, self._url, self._prefix)
 
     @property
     def _binding(self) -> ServerBinding[C]:
-        """Where the queue is now."""
-        place = self._place
-        if place is not None and place.holds:
-            return place
-        with _moving:  # threads that are first at once are to have one client
-            place = self._place
-            if place is None or not place.holds:
-                if place is not None:
-                    self._leave(place.made)
-                place = self._place = ServerBinding(
+        """The current server, prefix and clock of the queue."""
+        binding = self._cached_binding
+        if binding is not None and binding.holds:
+            return binding
+        with _moving:  # concurrent first calls of several threads share one client
+            binding = self._cached_binding
+            if binding is None or not binding.holds:
+                if binding is not None:
+                    self._leave(binding.made)
+                binding = self._cached_binding = ServerBinding(
                     self.name, self._url, self._prefix, self._make_client, self._permit
                 )
                 if config.overridden() != config.Override():
                     _moved.add(self)
-            return place
+            return binding
 
     @property
     def _client(self) -> C:
@@ -185,7 +185,7 @@ class QueueCore(Generic[C]):
         raise NotImplementedError
 
     def _leave(self, client: C) -> None:
-        """Let go of a client that is used no more."""
+        """Close a client that is not used any more."""
         raise NotImplementedError
 
     def prepare(
@@ -195,12 +195,13 @@ class QueueCore(Generic[C]):
         kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[Options],
     ) -> Prepared:
-        """Make a job ready for `enqueue_many`; arguments and errors as for `enqueue_call`."""
+        """Prepare a job for `enqueue_many`; arguments and errors as for `enqueue_call`."""
         name, signature, defaults, _ = known(task)
         if self.serializer == "pickle" and self._binding.seal.keyring is None:
             raise UsageError(
-                'serializer="pickle" needs a signing key, or whoever can write to the server could '
-                f'run any code; set ${VARIABLE} here and for the workers, or choose "json".'
+                'serializer="pickle" needs a signing key, because otherwise anyone who can write '
+                f"to the server can run code; set ${VARIABLE} here and for the workers, or use "
+                '"json".'
             )
         if type(args) is not tuple and not isinstance(args, list | tuple):
             raise UsageError(f"args must be a list or tuple, not {args!r}; (x,) holds one x.")
@@ -213,7 +214,7 @@ class QueueCore(Generic[C]):
         names = signature.positional if signature else ()
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         job_id, durability = options.get("job_id"), options.get("durability")
-        if not defaults and APART.issuperset(options):  # as of most: nothing travels with it
+        if not defaults and APART.issuperset(options):  # the usual case: no options in the body
             body = (
                 Body(name, args, kwargs, **self._codec) if self._codec else Body(name, args, kwargs)
             )
@@ -232,27 +233,30 @@ class QueueCore(Generic[C]):
             delay = defaults.get("delay")
         if priority is None:
             priority = defaults.get("priority")
-        terms = ""
+        constraints = ""
         if not (TERMS.isdisjoint(options) and TERMS.isdisjoint(defaults)):
             if job_id is not None and job_id in parents:
-                raise UsageError(f"Job {job_id!r} would wait for itself, for ever.")
+                raise UsageError(
+                    f"Job {job_id!r} would wait for itself, and never run; remove its own id from "
+                    "depends_on=."
+                )
             unique = options.get("unique")
-            folding = write_dedup(
+            dedup = write_dedup(
                 defaults.get("unique") if unique is None else unique,
                 *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
             )
-            terms = terms_of(options, defaults, parents, folding)
+            constraints = constraints_of(options, defaults, parents, dedup)
         return enqueue_commands.prepare(
-            body, delay, at, priority, job_id, names, durability, terms, parents
+            body, delay, at, priority, job_id, names, durability, constraints, parents
         )
 
     def _passed(self, body: Body) -> Body:
-        """What the middlewares in use make of a body."""
+        """Pass a body through all middlewares."""
         for middleware in used():
             body = _checked(middleware, middleware.enqueuing(self.name, body), body)
         return body
 
-    def _following(
+    def _make_reader(
         self,
         name: str | None,
         after: str | None,
@@ -260,8 +264,8 @@ class QueueCore(Generic[C]):
         job_id: str | Iterable[str] | None,
         timeout: Duration | None,
     ) -> EventReader:
-        """Arguments and errors as for `events`."""
-        if self._binding.stand_in is not None:
+        """Create a reader of events; arguments and errors as for `events`."""
+        if self._binding.fake_server is not None:
             raise UsageError(
                 "Eager mode has no server, and only that has events; test it with "
                 "`with bide.testing.start():`."
@@ -269,9 +273,9 @@ class QueueCore(Generic[C]):
         self._binding.check()
         return EventReader(self.keys, name, after, kinds, job_id, timeout)
 
-    def _signed(self, jobs: Sequence[Prepared], place: ServerBinding[C]) -> Sequence[Prepared]:
-        """The jobs with their signatures, if there is a key to sign with."""
-        seal = place.seal
+    def _signed(self, jobs: Sequence[Prepared], binding: ServerBinding[C]) -> Sequence[Prepared]:
+        """Sign the jobs, if there is a key."""
+        seal = binding.seal
         if seal.keyring is None:
             return jobs
         return [
@@ -281,61 +285,61 @@ class QueueCore(Generic[C]):
             for job in jobs
         ]
 
-    def _pipeline(self, jobs: Sequence[Prepared], place: ServerBinding[C]) -> Iterator[Exchange]:
-        """The calls that add jobs, a round trip at a time; the first makes the queue known too.
+    def _pipeline(self, jobs: Sequence[Prepared], binding: ServerBinding[C]) -> Iterator[Exchange]:
+        """Yield the exchanges that add jobs; the first also registers the queue.
 
-        Whether the server can give a durability, the script looks each time before it writes. But
-        behind one that has refused, WAIT would go on waiting for a replica that is not there: so a
-        server that has not confirmed lately is asked first.
+        Before each write, the script checks whether the server can give the durability. But after a
+        refusal, WAIT would still wait for a replica that does not exist. So a server that has not
+        confirmed this durability recently is asked first.
         """
-        kinds = place.kinds(jobs)
-        if not place.confirms.issuperset(kinds):
-            yield Exchange(place, [enqueue_commands.enqueue(place.keys, [], kinds)])
-        for calls in enqueue_commands.enqueue_many(place.keys, jobs, kinds):
-            trip: list[Command[Any]] = [*calls]
-            if place.makes_known:
-                known = queue_commands.register_queues(place.everywhere, [self.name])
-                trip.append(known._replace(aside=True))
-            yield Exchange(place, trip)
+        kinds = binding.kinds(jobs)
+        if not binding.confirms.issuperset(kinds):
+            yield Exchange(binding, [enqueue_commands.enqueue(binding.keys, [], kinds)])
+        for calls in enqueue_commands.enqueue_many(binding.keys, jobs, kinds):
+            commands: list[Command[Any]] = [*calls]
+            if binding.makes_known:
+                known = queue_commands.register_queues(binding.everywhere, [self.name])
+                commands.append(known._replace(aside=True))
+            yield Exchange(binding, commands)
 
 
 def _kind(job: Prepared) -> Kind:
-    """As what a body is signed: one that may become another job's is not signed for its own id."""
+    """The kind of a body's signature: without an id if another job may take the body over."""
     return "item" if is_item(job.body) else "fold" if has_dedup(job.terms) else "job"
 
 
 class Exchange(NamedTuple):
-    """One round trip of those that add jobs."""
+    """One round trip that adds jobs."""
 
-    place: ServerBinding[Any]
+    binding: ServerBinding[Any]
     commands: list[Command[Any]]
     begun: Any = None
-    """What has been sent of it already, by code that blocks (`bide.client.blocking.InFlight`)."""
+    """The commands in flight (`bide.client.blocking.InFlight`), if a blocking queue sent them."""
 
     def read(self, replies: Sequence[Any]) -> list[Receipt | BideError]:
-        """What came of each job: a receipt, or the error that met it.
+        """Return a receipt or an error for each job.
 
-        That a queue could not be made known fails nobody's enqueue; a later one tries again.
+        If registering the queue fails, the enqueue succeeds; a later enqueue tries again.
         """
         receipts: list[Receipt | BideError] = []
         for command, reply in zip(self.commands, replies, strict=True):
-            if command.script == "register":
-                self.place.made_known(not isinstance(reply, BideError))
+            if command.script == "queue_register":
+                self.binding.made_known(not isinstance(reply, BideError))
             elif isinstance(reply, BideError):
-                self.place.confirms.clear()
+                self.binding.confirms.clear()
                 receipts += [reply] * max(1, enqueue_commands.jobs_in(command))
             else:
-                self.place.confirms.update(command.confirm)
+                self.binding.confirms.update(command.confirm)
                 receipts += reply
         return receipts
 
 
 def _checked(middleware: Middleware, body: Any, before: Body) -> Body:
-    """What a middleware made of a body.
+    """Check the body that a middleware returned.
 
     Raises:
-        UsageError: it is no body, or one of another task, whose arguments nobody has looked at, or
-            an option cannot be meant.
+        UsageError: it is not a body, it is for another task (whose arguments were not checked), or
+            an option is invalid.
     """
     who = f"{type(middleware).__qualname__}.enqueuing"
     if not isinstance(body, Body):
@@ -354,22 +358,22 @@ def _checked(middleware: Middleware, body: Any, before: Body) -> Body:
 
 _moving: Final = threading.RLock()
 _moved: Final[WeakSet[QueueCore[Any]]] = WeakSet()
-"""The queues that an override has moved."""
+"""The queues whose binding an override has changed."""
 
 
 def leave_overridden() -> None:
-    """Have all queues that an override has moved close what they opened there, now it is over."""
+    """After an override, close the clients that queues opened under it."""
     while _moved:
         queue = _moved.pop()
-        place, queue._place = queue._place, None
-        if place is not None:
-            queue._leave(place.made)
+        binding, queue._cached_binding = queue._cached_binding, None
+        if binding is not None:
+            queue._leave(binding.made)
 
 
 def first_error(
     receipts: Sequence[Receipt | BideError], jobs: Sequence[Prepared]
 ) -> BideError | None:
-    """The first error among what came of jobs, with the ids with which repeating is safe."""
+    """Return the first error of a list of replies, with the ids that make a retry safe."""
     for receipt in receipts:
         if isinstance(receipt, BideError):
             error = copy(receipt)
@@ -385,34 +389,34 @@ def first_error(
 def checked_callback(
     kinds: str | Iterable[str], callback: Callable[[Event], object]
 ) -> frozenset[str]:
-    """The kinds of events of which a function is to be told.
+    """Check the kinds of events and the callback of a listener; return the kinds.
 
     Raises:
-        UsageError: there is no such kind, none is given, or it is no function.
+        UsageError: a kind does not exist, none is given, or the callback is not a function.
     """
-    wanted = check_kinds(kinds)
-    if wanted is None:
+    checked = check_kinds(kinds)
+    if checked is None:
         raise UsageError("on(kinds, callback) wants at least one kind; see bide.model.job.EVENTS.")
     if not callable(callback):
         raise UsageError(f"The callback must be a function that takes an event, not {callback!r}.")
-    return wanted
+    return checked
 
 
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Ids in as many as one call takes; raises as `checked_ids` does."""
+    """Split ids into chunks that fit into one call; raises as `checked_ids` does."""
     ids = checked_ids(ids)
     for i in range(0, len(ids), MOST_CHANGED):
         yield ids[i : i + MOST_CHANGED]
 
 
 def checked_ids(ids: Any) -> list[str]:
-    """The ids, before the server is asked for what cannot be one.
+    """Check ids before they are sent.
 
     Raises:
-        UsageError: it is one text instead of many ids, or one of them is no text.
+        UsageError: it is a single text instead of a list, or an id is not text.
     """
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise UsageError(f"Give a list of ids, not {_told(ids)}.")
+        raise UsageError(f"Give a list of ids, not {_shown(ids)}.")
     listed: list[str] = list(ids)
     try:
         "".join(listed).encode("utf-8", "surrogateescape")
@@ -422,12 +426,12 @@ def checked_ids(ids: Any) -> list[str]:
     return listed
 
 
-def _told(ids: Any) -> str:
+def _shown(ids: Any) -> str:
     return f"the text {ids!r}" if isinstance(ids, str) else repr(ids)
 
 
 def read_cancel(words: Sequence[str]) -> bool:
-    """Whether the one job is cancelled or asked to end, by this call or (its reply lost) before."""
+    """Whether the job is cancelled or was asked to stop, by this call or an earlier retry."""
     return words[0] in ("ok", "asked", "cancelled")
 
 
@@ -458,14 +462,14 @@ ENQUEUE_OPTIONS: Final = (
 
 
 def options_only(task: Function | str, values: tuple[Any, ...]) -> Options:
-    """The options of `enqueue` that were given; their names must not be the function's own too.
+    """Return the options of `enqueue` that were given.
 
     Args:
-        task: what is enqueued.
-        values: of `ENQUEUE_OPTIONS`; None is not given.
+        task: the task.
+        values: the values of `ENQUEUE_OPTIONS`; None if an option was not given.
 
     Raises:
-        UsageError: the function has a parameter of such a name: which one was meant?
+        UsageError: the function has a parameter of the same name, so the call is ambiguous.
     """
     if not any(map(is_not, values, repeat(None))):
         return {}
@@ -486,10 +490,10 @@ def options_only(task: Function | str, values: tuple[Any, ...]) -> Options:
 
 
 def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:
-    """The calls that change these settings and no others.
+    """Return the calls that change these settings, and no others.
 
     Raises:
-        UsageError: one cannot be meant, or none is given.
+        UsageError: a setting is invalid, or none is given.
     """
     check_names(settings, QueueSettings)
     calls: list[Command[Any]] = []
@@ -510,10 +514,10 @@ def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:
 
 
 def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[None]:
-    """The call that changes these settings and no others.
+    """Return the call that changes these settings of a group, and no others.
 
     Raises:
-        UsageError: one cannot be meant, or none is given.
+        UsageError: a setting is invalid, or none is given.
     """
     check_names(settings, GroupSettings)
     if "burst" in settings and "rate" not in settings:
@@ -522,7 +526,7 @@ def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[Non
         raise UsageError("Say what to configure: concurrency=, rate= or burst=.")
     count = None
     if "concurrency" in settings:
-        wanted = settings["concurrency"]
-        count = queue_commands.UNSET if wanted is None else check_concurrency(wanted)
+        concurrency = settings["concurrency"]
+        count = queue_commands.UNSET if concurrency is None else check_concurrency(concurrency)
     rate = stored_rate(settings["rate"], settings.get("burst")) if "rate" in settings else "-"
     return queue_commands.configure(keys, name, concurrency=count, rate=rate)

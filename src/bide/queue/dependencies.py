@@ -1,6 +1,6 @@
-"""What a job waits for, as its caller says it: checked and written down, without I/O.
+"""Dependencies of jobs: `depends_on=`, `chain` and `fan_in`, checked and encoded without I/O.
 
-Both return a list for `enqueue_many`, in which what is waited for stands first.
+`chain` and `fan_in` return a list for `enqueue_many`, in which parents come first.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from bide.protocol.commands.enqueue import Prepared, parents_of
 
 
 class QueueRef(Protocol):
-    """The queue of the job that waits."""
+    """The queue of a job that has parents."""
 
     name: str
 
     @property
     def url(self) -> str:
-        """The server."""
+        """The URL of the server."""
         ...
 
     @property
     def prefix(self) -> str:
-        """What all keys begin with."""
+        """The prefix of all keys."""
         ...
 
 
 def references(home: Any, parents: Parents) -> tuple[str, ...]:
-    """The ids of what a job of this queue waits for; of jobs of other queues, `{queue}id`.
+    """Return the ids of the parents of a job; `{queue}id` for a parent in another queue.
 
     Raises:
-        UsageError: one is no job, or is on another server; or there are too many.
+        UsageError: a parent is not a job, or is on another server; or there are too many.
     """
     listed: list[Any]
     if isinstance(parents, str | Prepared) or not isinstance(parents, Iterable):
@@ -75,26 +75,28 @@ def _same_server(home: QueueRef, other: QueueRef) -> str:
     return other.name
 
 
-def terms_of(options: Options, defaults: TaskOptions, parents: Sequence[str], folding: str) -> str:
-    """What is asked of a job beside its due time; `folding` is how calls fold into it.
+def constraints_of(
+    options: Options, defaults: TaskOptions, parents: Sequence[str], dedup: str
+) -> str:
+    """Encode the constraints of a job; `dedup` says how calls are deduplicated into it.
 
     Raises:
-        UsageError: an option cannot be meant.
+        UsageError: an option is invalid.
     """
     expires = options.get("expires")
     expires = defaults.get("expires") if expires is None else expires
     group = options.get("group")
-    said = (
+    common = (
         expires,
         defaults.get("group") if group is None else group,
         options.get("group_concurrency"),
         defaults.get("group_concurrency"),
-        folding,
+        dedup,
     )
     if not parents and options.get("depends_on") is not None:
-        return write_constraints(*said)  # an empty list: whatever else is said of what it waits for
+        return write_constraints(*common)  # an empty list: options about parents do not apply
     return write_constraints(
-        *said,
+        *common,
         bool(parents),
         options.get("allow_failure"),
         options.get("if_failed"),
@@ -103,25 +105,25 @@ def terms_of(options: Options, defaults: TaskOptions, parents: Sequence[str], fo
 
 
 def check_order(jobs: Sequence[Prepared]) -> None:
-    """Refuse a job that stands before one that it waits for: so there can be no cycle.
+    """Refuse a job that comes before one of its parents, so that no cycle is possible.
 
-    And one that waits for a call of which nobody knows yet into which job it folds.
+    Also refuse a job whose parent in this call may be deduplicated: its final id is not known yet.
 
     Raises:
-        UsageError: there is one.
+        UsageError: there is such a job.
     """
     if not any(map(parents_of, jobs)):
         return
-    places = {job.id: place for place, job in enumerate(jobs)}
-    for place, job in enumerate(jobs):
+    positions = {job.id: position for position, job in enumerate(jobs)}
+    for position, job in enumerate(jobs):
         for parent in job.parents:
-            if places.get(parent, -1) >= place:
+            if positions.get(parent, -1) >= position:
                 raise UsageError(
                     f"Job {job.id!r} waits for {parent!r}, which does not stand before it in this "
                     "call; put what is waited for first (jobs that wait for each other in a circle "
                     "would never run)."
                 )
-            if parent in places and has_dedup(jobs[places[parent]].terms):
+            if parent in positions and has_dedup(jobs[positions[parent]].terms):
                 raise UsageError(
                     f"Job {job.id!r} waits for {parent!r}, which may fold into another job; "
                     "enqueue that first, and have this one wait for what comes of it."
@@ -136,7 +138,7 @@ class Read(NamedTuple):
 
 
 def by_queue(home: str, parents: Sequence[str]) -> dict[str, list[str]]:
-    """The ids of each queue's, of jobs that are waited for."""
+    """Group the ids of parents by queue."""
     found: dict[str, list[str]] = {}
     for parent in parents:
         queue, id = split_reference(parent) if is_remote(parent) else (home, parent)
@@ -147,10 +149,10 @@ def by_queue(home: str, parents: Sequence[str]) -> dict[str, list[str]]:
 def in_order(
     home: str, parents: Sequence[str], read: dict[str, list[Snapshot | None]]
 ) -> list[Read]:
-    """What was read of jobs that are waited for, in the order in which they were given.
+    """Return the snapshots of parents in their original order.
 
     Raises:
-        JobNotFound: one is no more.
+        JobNotFound: a parent no longer exists.
     """
     seen = {
         (queue, snapshot.id): snapshot
@@ -175,10 +177,10 @@ Step = Prepared | Iterable[Prepared]
 
 
 def chain(*steps: Step) -> list[Prepared]:
-    """Jobs one after another: each waits for the one before it.
+    """Chain jobs: each step depends on the step before it.
 
-    A step may be several jobs: they run side by side, and the next step waits for all of them. What
-    a job waits for already, and whether it may fail, stays as it was prepared.
+    A step may be a list of jobs: they run concurrently, and the next step depends on all of them.
+    Dependencies that a job already has, and their options, stay as they were prepared.
 
     Args:
         steps: prepared jobs, or lists of them.
@@ -187,8 +189,9 @@ def chain(*steps: Step) -> list[Prepared]:
         All of them, for `enqueue_many` of the queue that has prepared them.
 
     Raises:
-        UsageError: a step is no prepared job, or holds none, or more than a job can wait for.
-        PayloadError: the ids of a step take more than a megabyte.
+        UsageError: a step is not a prepared job, is empty, or has more jobs than a job can depend
+            on.
+        PayloadError: the ids of a step take more than 1 MB.
     """
     found: list[Prepared] = []
     before: Sequence[Prepared] = ()
@@ -205,21 +208,22 @@ def fan_in(
     ended: Prepared | None = None,
     failed: Prepared | None = None,
 ) -> list[Prepared]:
-    """Jobs side by side, and what runs because of what becomes of them.
+    """Run jobs concurrently, and callback jobs after them.
 
     Args:
         jobs: prepared jobs.
-        completed: runs once all of them have completed; if one fails or is cancelled, so is this.
-        ended: runs once all of them have ended, however.
+        completed: runs once all of them have completed; if one fails or is cancelled, this job is
+            cancelled.
+        ended: runs once all of them have ended in any way.
         failed: runs as soon as one of them fails; if none does, it is cancelled.
 
     Returns:
         All of them, for `enqueue_many` of the queue that has prepared them.
 
     Raises:
-        UsageError: one is no prepared job, there is none, more than a job can wait for, or no
-            callback.
-        PayloadError: their ids take more than a megabyte.
+        UsageError: a job is not a prepared job, there are no jobs or no callbacks, or there are
+            more jobs than a job can depend on.
+        PayloadError: their ids take more than 1 MB.
     """
     all_jobs = _jobs(jobs)
     callbacks = [callback for callback in (completed, ended, failed) if callback is not None]
@@ -255,20 +259,20 @@ def _after(
     if_failed: bool | None = None,
     on_parent_cancel: OnParentCancel | None = None,
 ) -> Prepared:
-    """The job, which waits for these too."""
+    """Add parents to a prepared job."""
     ids = tuple(dict.fromkeys([*job.parents, *(parent.id for parent in parents)]))
     if not parents:
         return job
     check_count(ids)
     check_apart(job.terms, waits=True)
     words = [word for word in job.terms.split(" ") if word and not word.startswith("d=")]
-    asked = write_constraints(
+    dependence = write_constraints(
         waits=True,
         allow_failure=allow_failure,
         if_failed=if_failed,
         on_parent_cancel=on_parent_cancel,
     )
-    if job.parents and asked == "d=-":
-        asked = next(word for word in job.terms.split(" ") if word.startswith("d="))
-    terms = " ".join([*words, asked])
+    if job.parents and dependence == "d=-":
+        dependence = next(word for word in job.terms.split(" ") if word.startswith("d="))
+    terms = " ".join([*words, dependence])
     return job._replace(body=with_parents(job.body, ids), terms=terms, parents=ids)

@@ -1,7 +1,7 @@
-"""Following a queue's events, without the I/O: what both kinds of listener do alike.
+"""The logic that blocking and awaited event listeners share, without I/O.
 
-`steps` is a generator, like `bide.client.execute`. It yields an `Event`, to be handed out, or
-what is to be done, whose outcome it is sent:
+`steps` is a generator, like `bide.client.execute`. It yields an `Event` to hand out, or one of
+these, and receives its result:
 
     Command         run it: the stream is held open, and the server says where to read on
     Read(...)       read on in the stream; entries, or None where the connection broke
@@ -35,8 +35,8 @@ from bide.protocol.commands.jobs import Position, listen
 from bide.protocol.keys import Keys
 
 RENEW_EVERY: Final = 5.0
-"""Seconds after which a listener that reads says again that it does, and learns whether events were
-lost: after as long at most, a gap shows where no event comes to show it."""
+"""Seconds after which a listener renews its hold on the stream, and learns whether events were
+lost. If no event reveals a gap, the gap is reported within this time."""
 
 WAIT: Final = 2.0
 """Seconds for which one read waits for an event; within a reply's time-out."""
@@ -60,7 +60,7 @@ Steps = Generator[Event | Command[Position] | Read | Pause, Any, None]
 
 
 class EventReader:
-    """Where a listener is, and what it wants."""
+    """The position and the filters of a listener."""
 
     def __init__(
         self,
@@ -83,25 +83,25 @@ class EventReader:
         self._first_gap: Event | None = None
 
     def hold(self) -> Command[Position]:
-        """Say that the stream is to be held open."""
+        """Return the command that holds the stream open."""
         return listen(self.keys, self.name, self.after)
 
     def let_go(self) -> Command[Position]:
-        """Say that it need not be any more."""
+        """Return the command that stops holding the stream open."""
         return listen(self.keys, self.name, self.after, 0)
 
     def held(self, position: Position) -> Event | None:
-        """Note what came of `hold`; a gap, if the server says that there is one."""
+        """Note the reply to `hold`; return a gap event if the server reports lost events."""
         self._renew_at = time.monotonic() + RENEW_EVERY
         last, self.after = self.after, position.after
         return gap(last, position.after) if position.gap else None
 
     def began(self, position: Position) -> None:
-        """Note what came of the first `hold`."""
+        """Note the reply to the first `hold`."""
         self._first_gap = self.held(position)
 
     def steps(self) -> Steps:
-        """Follow, until nothing was to be handed out for as long as the time-out."""
+        """Read events until none was handed out within the time-out."""
         until = self._until()
         if self._first_gap is not None:
             first_gap, self._first_gap = self._first_gap, None
@@ -116,7 +116,7 @@ class EventReader:
             left = until - time.monotonic()
             entries = yield Read(self.keys["events"], self.after, min(WAIT, max(left, 0.0)))
             if entries is None:
-                self._renew_at = 0.0  # the server that comes back may have lost its latest writes
+                self._renew_at = 0.0  # after a restart, the server may have lost its latest writes
                 yield Pause(RECONNECT_PAUSE)
             handed_out = False
             for id, line in entries or ():
@@ -131,7 +131,7 @@ class EventReader:
         return float("inf") if self._timeout is None else time.monotonic() + self._timeout
 
     def _read(self, id: str, line: bytes) -> Iterable[Event]:
-        """What an entry says, after the gap before it if there is one."""
+        """Yield the event of an entry, after a gap event if entries are missing before it."""
         if not follows(id, self.after):
             last, self.after = self.after, before(id)
             yield gap(last, self.after)
@@ -165,10 +165,10 @@ def _checked_job_ids(job_id: str | Iterable[str] | None) -> frozenset[str] | Non
 
 
 def not_entered(with_: str) -> UsageError:
-    """The error for events that are read before their context begins, or after it has ended."""
+    """Return the error for reading outside of the context."""
     return UsageError(f"Read events within their context: `{with_} queue.events() as events:`.")
 
 
 def entered_already() -> UsageError:
-    """The error for events whose context begins a second time before it has ended."""
+    """Return the error for entering the context twice."""
     return UsageError("These events are being read already; ask queue.events() for others.")

@@ -1,7 +1,7 @@
-"""Why a job has not run: what is known of it, of its queue and of the workers, put into a sentence.
+"""Explain why a job does not run, from the job, its queue and the workers.
 
-A pure function of three things that were read: each reason is one function, and they stand in the
-order in which they are told.
+`explain` is a pure function of what was read. Each reason is one function, in the order of the
+result.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ Kind = Literal[
 
 
 class Reason(NamedTuple):
-    """One thing that a job waits for."""
+    """A reason why a job does not run."""
 
     kind: Kind
     text: str
-    """A sentence without its end, for people."""
+    """A sentence without the full stop, for people."""
     until: datetime | None = None
-    """When that is over, where it is known."""
+    """When the reason ends, if that is known."""
 
 
 class Read(NamedTuple):
-    """What was read, all of it lately."""
+    """The input of `explain`."""
 
     queue: str
     job: Snapshot
     counts: QueueStats
     workers: Sequence[WorkerInfo]
-    """Of all queues."""
+    """The workers of all queues."""
 
     @property
     def serving(self) -> list[WorkerInfo]:
@@ -65,10 +65,10 @@ class Read(NamedTuple):
 
 
 def explain(read: Read) -> list[Reason]:
-    """Why a job has not run; nothing for one that runs or has ended.
+    """Return the reasons why a job does not run; none if it runs or has ended.
 
-    All that holds it back is told, what is nearest to it first. For one that nothing holds back,
-    that it is the next, or that all workers are busy.
+    The reasons that concern the job itself come first. If there are no others, the job is next in
+    line, or all workers are busy.
     """
     if read.job.state == State.ACTIVE or read.job.state in FINISHED:
         return []
@@ -166,21 +166,21 @@ def _until(kind: Kind, text: str, until_us: int, read: Read) -> Reason:
 
 
 def explain_calls(queue: QueueCore[Any], id: str) -> list[Command[Any]]:
-    """The calls whose results `told` takes."""
-    place = queue._binding
+    """Return the calls whose results `explain_dependencies` takes."""
+    binding = queue._binding
     return [
-        job_commands.fetch(place.keys, [id]),
-        job_commands.counts(place.keys),
+        job_commands.fetch(binding.keys, [id]),
+        job_commands.counts(binding.keys),
     ]
 
 
 def explain_dependencies(
     queue: QueueCore[Any], job: JobView[Any], results: Sequence[Any], workers: Sequence[WorkerInfo]
 ) -> Read:
-    """What those calls have read, and the workers of the queue; the job shows it, too.
+    """Build the input of `explain`, and refresh the job from it.
 
     Raises:
-        JobNotFound: the job is no more.
+        JobNotFound: the job no longer exists.
     """
     (snapshot,), counts = results
     if snapshot is None:

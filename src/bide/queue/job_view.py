@@ -1,4 +1,4 @@
-"""A job as it was when last seen: what both kinds of job read alike, without I/O."""
+"""The properties that blocking and awaited jobs share, without I/O."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 class JobView(Generic[R]):
-    """A job as it was when last seen."""
+    """A job as it was when it was last read."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class JobView(Generic[R]):
         snapshot: Snapshot | None = None,
         seal: Seal | None = None,
     ) -> None:
-        """Note what is known.
+        """Set up.
 
         Args:
-            id: the job's.
-            receipt: of the enqueue that this comes of.
+            id: the job's id.
+            receipt: the receipt, if this comes from an enqueue.
             snapshot: the job as it was last read.
-            seal: what checks its signatures, where pickles may be read; None to read none.
+            seal: checks signatures before pickles are read; None to read no pickles.
         """
         self.id: Final = id
         self._receipt = receipt
@@ -70,27 +70,27 @@ class JobView(Generic[R]):
         return self._snapshot
 
     def _body(self) -> Body:
-        """Task, arguments and options; a pickle is read only where its signature is good."""
+        """Decode task, arguments and options; a pickle is read only if its signature is good."""
         seen = self._seen()
         seal = self._seal
         return seen.body(seal is not None and seal.check("job", self.id, seen.raw_body))
 
     @property
     def created(self) -> bool | None:
-        """Of an enqueue: False if its id or key was taken, and no job was added. Else None."""
+        """After an enqueue: False if the id or key was taken (no job was added). Otherwise None."""
         return self._receipt.new if self._receipt else None
 
     @property
     def enqueue_result(self) -> Outcome | None:
-        """Of an enqueue: `"new"`; `"exists"` (the id did); or how it was folded into this job.
+        """After an enqueue: `"new"`, `"exists"` (the id), or how the call was deduplicated.
 
-        That is `"kept"`, `"replaced"`, `"pushed"`, `"folded"` or `"added"`. Else None.
+        That is `"kept"`, `"replaced"`, `"pushed"`, `"folded"` or `"added"`. Otherwise None.
         """
         return self._receipt.outcome if self._receipt else None
 
     @property
     def confirmed(self) -> Durability | None:
-        """Of an enqueue: the durability that was confirmed. Else None."""
+        """After an enqueue: the durability that was confirmed. Otherwise None."""
         return self._receipt.confirmed if self._receipt else None
 
     @property
@@ -100,9 +100,9 @@ class JobView(Generic[R]):
 
     @property
     def due(self) -> datetime:
-        """When the job is due; of one that has started, when it was.
+        """When the job is due, or was due if it has started.
 
-        Of one that is blocked, when it would be if it were freed now.
+        For a blocked job: when it would be due if its parents ended now.
         """
         if self._snapshot is None and self._due_us:
             return from_us(self._due_us)
@@ -129,7 +129,7 @@ class JobView(Generic[R]):
 
     @property
     def description(self) -> str:
-        """What its producer said of it in a line; else its call, shortened."""
+        """The `description=` of the enqueue; otherwise the call, shortened."""
         try:
             head = self._seen().head
             text = head.description
@@ -142,27 +142,27 @@ class JobView(Generic[R]):
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the producer noted with `meta=`."""
+        """The notes that the producer gave with `meta=`."""
         return dict(self._seen().head.meta or {})
 
     @property
     def schedule(self) -> str | None:
-        """The name of the schedule that made it; None of a job that was enqueued."""
+        """The name of the schedule that created it; None for a job that was enqueued."""
         return self._seen().head.schedule
 
     @property
     def schedule_time(self) -> datetime | None:
-        """The time of its schedule that it is for; None of one that was enqueued, or run now."""
+        """The time of its schedule; None for a job that was enqueued, or run now by hand."""
         return time_of(self.id, self.schedule)
 
     @property
     def priority(self) -> int | None:
-        """0 to 9; 9 runs first. None where it is not known any more."""
+        """0 to 9; 9 runs first. None if it is not known any more."""
         return self._seen().priority
 
     @property
     def attempt(self) -> int:
-        """How many attempts have begun and counted."""
+        """Number of attempts that have started and count."""
         return self._seen().attempt
 
     @property
@@ -172,11 +172,14 @@ class JobView(Generic[R]):
 
     @property
     def result(self) -> R | None:
-        """What the task returned, as its annotation says if this process has the task; else None.
+        """The result of the task; None if there is none.
+
+        If this process has the task, the result is converted to its annotated return type.
 
         Raises:
-            PayloadError: what is stored cannot be read.
-            ResultDropped: the results of its queue were over their budget of bytes.
+            PayloadError: the stored result cannot be read.
+            ResultDropped: the server dropped the result, because the results of its queue exceeded
+                their budget of bytes.
         """
         seen = self._seen()
         seal, raw = self._seal, seen.raw_result or b""
@@ -200,7 +203,7 @@ class JobView(Generic[R]):
 
     @property
     def progress(self) -> Progress | None:
-        """How far the job last said that it was."""
+        """The progress that the job last reported."""
         return self._seen().notes.progress
 
     @property
@@ -215,43 +218,44 @@ class JobView(Generic[R]):
 
     @property
     def started(self) -> datetime | None:
-        """When the latest attempt began; None before the first."""
+        """When the latest attempt started; None before the first."""
         run = self._seen().run
         return from_us(run.started_us) if run else None
 
     @property
     def finished(self) -> datetime | None:
-        """When the job ended; None while it has not."""
+        """When the job ended; None before that."""
         finished_us = self._seen().finished_us
         return from_us(finished_us) if finished_us else None
 
     @property
     def worker(self) -> str | None:
-        """Who ran the latest attempt; None before the first."""
+        """The worker that ran the latest attempt; None before the first."""
         run = self._seen().run
         return run.worker if run else None
 
     @property
     def expires(self) -> datetime | None:
-        """By when the job must have begun, or it is cancelled; None where that does not matter."""
+        """When the job expires if it has not started; None if it does not expire."""
         expires_us = self._seen().expires_us
         return None if expires_us is None else from_us(expires_us)
 
     @property
     def expired(self) -> bool:
-        """Whether it was cancelled because it had not begun in time."""
+        """Whether it was cancelled because it had not started in time."""
         return self._seen().terms.expired_us is not None and self.status == State.CANCELLED
 
     @property
     def group(self) -> str | None:
-        """The group whose jobs it takes turns with; None where it is of none."""
+        """The job's group; None if it has none."""
         return self._seen().terms.group
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The ids of the jobs that it waits for, or has waited for.
+        """The ids of the jobs that it waits or waited for.
 
-        Of another queue's, `{queue}id`. `queue.parents(job.id)` reads them, with their results.
+        A parent in another queue is `{queue}id`. `queue.parents(job.id)` reads them, with their
+        results.
 
         Raises:
             PayloadError: they cannot be read.
@@ -260,20 +264,20 @@ class JobView(Generic[R]):
 
     @property
     def cancelled_by(self) -> str | None:
-        """The job that it waited for, and because of whose end it was cancelled; else None."""
+        """The id of the parent whose end cancelled this job; otherwise None."""
         return self._seen().terms.cause if self.status == State.CANCELLED else None
 
     @property
     def cancelling(self) -> bool:
-        """Whether the job runs and has been asked to end."""
+        """Whether the job runs and was asked to stop."""
         return self._seen().asked
 
     def _outcome(self) -> R:
-        """What a finished job came to.
+        """Return the result of a finished job.
 
         Raises:
-            JobFailed: it has failed.
-            JobCancelled: it was cancelled.
+            JobFailed: the job has failed.
+            JobCancelled: the job was cancelled.
         """
         seen = self._seen()
         if seen.state == State.FAILED:
@@ -323,30 +327,30 @@ _LONGEST_CALL: Final = 500
 
 
 def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The arguments as one would type them: `42, name="x"`."""
+    """Write arguments as in source code: `42, name="x"`."""
     shown = [written(value) for value in args]
     shown += [f"{name}={written(value)}" for name, value in kwargs.items()]
     return ", ".join(shown)
 
 
 def written(value: Any) -> str:
-    """A value as JSON, whatever it is."""
+    """Write any value as JSON."""
     return json.dumps(plain(value), ensure_ascii=False)
 
 
 LOOK_EVERY: Final = 2.0
-"""Seconds after which a waiter looks though it heard nothing: what a lost message costs."""
+"""Seconds after which a waiter checks the job without a message: the cost of a lost message."""
 
 ANNOUNCE_US: Final = 30_000_000
-"""Microseconds for which a wait is noted on the server; each look renews it."""
+"""Microseconds for which a wait is noted on the server; each check renews it."""
 
 
 PENDING: Final = ("due", "blocked", "active")
-"""What `watch` says of a job that has not ended."""
+"""The replies of `await_end` for a job that has not ended."""
 
 
 def not_found(id: str) -> JobNotFound:
-    """The error for an id that leads nowhere."""
+    """Return the error for an id without a job."""
     return JobNotFound(
         f"There is no job {short_id(id)!r}: it never was, was deleted, or its time is over."
     )

@@ -1,17 +1,17 @@
-"""What is given to `enqueue_many`, cut into batches: a list is one, an iterator comes in several.
+"""The batches of `enqueue_many`: a list is one batch, an iterator comes in several.
 
-So nobody has to hold a million prepared jobs, and a batch can be prepared while the server adds the
-one before. What an iterator gave before it raised is added; of what it gave and a refusal or a
-broken connection kept out, the error tells.
+So a program need not hold a million prepared jobs, and a batch can be prepared while the server
+adds the batch before. If the iterator raises, the jobs that it gave before are added. If the server
+refuses or the connection breaks, the error names the jobs that may be missing.
 
-Jobs of one caller are added in the order in which they are given. So only what cannot be overtaken
-by what is sent behind it has something sent behind it: one call of the script `enqueue`, which is
-followed by one with the same keys, and so meets with the same answer. Where one had to be sent
-again nevertheless, what is behind it goes alone.
+Blocking queues send the next batch before they have read the reply to the last. The jobs of one
+caller must be added in order, so a batch may only follow a batch that it cannot overtake: both must
+be one call of the script `enqueue` with the same keys, because then both get the same answer. If a
+batch had to be retried nevertheless, the batch behind it is sent alone.
 
-One round trip is under way at a time; what is to be enqueued meanwhile, or in the same tick of the
-event loop, goes with the next. A caller that is cancelled is detached, and the round trip is read
-to its end: its jobs may exist, as after a lost reply.
+On an event loop, one round trip is in flight at a time. Calls that start meanwhile, or in the same
+tick of the event loop, share the next round trip. If a caller is cancelled, its round trip is still
+read to the end: its jobs may exist, as after a lost reply.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from bide.queue.core import Exchange, first_error
 from bide.queue.dependencies import check_order
 
 BATCH: Final = 100
-"""Jobs of an iterator that go together: enough for a round trip to cost little for each, and few
-enough for the server to begin soon."""
+"""Jobs of an iterator in one batch: enough to make the round trip cheap for each job, few enough
+for the server to start soon."""
 
 LONGEST_WAIT: Final = 0.1
-"""Seconds after which a batch goes with what it has."""
+"""Seconds after which a batch is sent with the jobs that it has."""
 
 QUICK: Final = 0.01
-"""Seconds in which an iterator gives a batch that is drawn while the one before is under way. What
-a slower one gives is drawn when the server has answered, for an answer may be what has to be acted
-upon."""
+"""Maximum seconds in which an iterator fills a batch that is drawn while the last one is in flight.
+A slower iterator is drawn only after the server has answered, because the caller may have to act on
+that answer first."""
 
 
 class Batches:
-    """The batches, one after another; all in them are prepared jobs."""
+    """An iterator over batches of prepared jobs."""
 
     def __init__(self, jobs: Any, durability: Durability | None) -> None:
-        """Set up; a list is looked through at once, an iterator as it comes.
+        """Set up; a list is checked at once, an iterator as its jobs come.
 
         Args:
-            jobs: what `prepare` returned, in a list or anything else that can be gone through.
-            durability: what all of them are to have; None leaves each its own.
+            jobs: prepared jobs, in a list or another iterable.
+            durability: the durability of all jobs; None leaves each job its own.
 
         Raises:
-            UsageError: it is nothing of the kind, or there is no such durability; or a list has
-                something else in it, or a job that stands before one that it waits for.
+            UsageError: `jobs` is not iterable, or the durability does not exist; or a list holds
+                something that is not a prepared job, or a job before one of its parents.
         """
         self._durability = None if durability is None else check_durability(durability)
         self._ready: Sequence[Prepared] = ()
         self._rest: Iterator[Any] | None = None
         self._quick = False
         self._given = 0
-        """How many jobs were in the batches before this one."""
+        """Number of jobs in the batches before this one."""
         self._error: Exception | None = None
         self._rejected: DuplicateJob | None = None
-        # What is drawn while a batch is under way does not belong to that (a trace's span, say).
+        # Jobs drawn while a batch is in flight do not belong to its context (a trace's span, say).
         self._context = copy_context()
         if isinstance(jobs, str | bytes | Prepared) or not isinstance(jobs, Iterable):
             raise _odd(jobs)
@@ -84,7 +84,7 @@ class Batches:
         return self
 
     def __next__(self) -> Sequence[Prepared]:
-        """The next batch; at the end, what the iterator raised, or who was rejected first."""
+        """Return the next batch; at the end, raise the iterator's error or the first rejection."""
         if not self._ready:
             self._draw()
         batch, self._ready = self._ready, ()
@@ -100,7 +100,7 @@ class Batches:
 
     @contextmanager
     def sending(self, batch: Sequence[Prepared]) -> Iterator[None]:
-        """Surrounds the sending of a batch. Who was rejected is told of when all others are in."""
+        """Surround the sending of a batch; keep a rejection until all other jobs are added."""
         try:
             yield
         except DuplicateJob as error:
@@ -115,16 +115,16 @@ class Batches:
 
     @property
     def are_several(self) -> bool:
-        """Whether more than one may come."""
+        """Whether there may be more than one batch."""
         return self._rest is not None
 
     @property
     def ready(self) -> Sequence[Prepared]:
-        """What is known of the next batch."""
+        """The jobs of the next batch that are drawn already."""
         return self._ready
 
     def look_ahead(self) -> None:
-        """Have the next batch ready, if it takes no time: for whoever waits for the server."""
+        """Draw the next batch while the server works, if the iterator is fast."""
         if self._quick and not self._ready:
             self._draw()
 
@@ -165,26 +165,26 @@ def _odd(what: object) -> UsageError:
 
 
 class EnqueuePipeline:
-    """Round trips, of which the first may be on its way."""
+    """The exchanges of a batch, of which the first may be in flight."""
 
-    def __init__(self, trips: Iterator[Exchange], behind: EnqueuePipeline | None) -> None:
-        """Send what the first of them brings.
+    def __init__(self, exchanges: Iterator[Exchange], behind: EnqueuePipeline | None) -> None:
+        """Send the first exchange.
 
         Args:
-            trips: at least one.
-            behind: what is on its way. Nothing is sent behind what could be overtaken by it.
+            exchanges: at least one.
+            behind: the pipeline in flight. If this batch could overtake it, nothing is sent yet.
         """
         self._begun: InFlight | None = None
-        first, second = next(trips), next(trips, None)
+        first, second = next(exchanges), next(exchanges, None)
         self._only: Command[Any] | None = None
-        """The one call that all of it is, if nothing comes of that but that jobs are added."""
+        """The call, if the whole batch is one call that only adds jobs."""
         (command, *others) = first.commands
         if second is None and not others and not command.confirm and command.script == "enqueue":
             self._only = command
         if behind is None or self._may_follow(behind):
-            self._begun = first.place.client.begin(first.commands, behind and behind._begun)
+            self._begun = first.binding.client.begin(first.commands, behind and behind._begun)
         rest = () if second is None else (second,)
-        self._trips = chain((first._replace(begun=self._begun),), rest, trips)
+        self._exchanges = chain((first._replace(begun=self._begun),), rest, exchanges)
 
     def _may_follow(self, other: EnqueuePipeline) -> bool:
         if self._only is None or other._only is None or other._begun is None:
@@ -195,15 +195,15 @@ class EnqueuePipeline:
         return self
 
     def __next__(self) -> Exchange:
-        return next(self._trips)
+        return next(self._exchanges)
 
     @property
     def is_smooth(self) -> bool:
-        """Whether the first came to its end with what was sent at first."""
+        """Whether the first exchange ended without a retry."""
         return self._begun is not None and self._begun.is_smooth
 
     def drop(self) -> None:
-        """Do without the reply to the first, unless it was read."""
+        """Drop the reply to the first exchange, unless it was read."""
         if self._begun is not None:
             self._begun.drop()
 
@@ -217,14 +217,14 @@ class _Caller(NamedTuple):
 
 
 class CallBatcher:
-    """Gathers what concurrent callers on one event loop enqueue."""
+    """Batches the enqueues of concurrent callers on one event loop."""
 
     def __init__(self, send: Send) -> None:
         """Set up.
 
         Args:
-            send: adds jobs; returns what came of each, and stops after a round trip in which one
-                failed.
+            send: adds jobs; returns a receipt or an error for each, and stops after a round trip in
+                which a job failed.
         """
         self._send = send
         self._waiting: list[_Caller] = []
@@ -233,10 +233,10 @@ class CallBatcher:
         self._settled: asyncio.Future[None] | None = None
 
     async def add(self, jobs: Sequence[Prepared]) -> list[Receipt]:
-        """Add jobs with whatever else is being added.
+        """Add jobs together with those of other callers.
 
         Raises:
-            BideError: what came of the first that failed.
+            BideError: a job failed; this is the first error.
         """
         if not jobs:
             return []
@@ -246,7 +246,7 @@ class CallBatcher:
         if not self._busy:
             self._busy = True
             try:
-                await asyncio.sleep(0)  # others of this tick
+                await asyncio.sleep(0)  # let other callers of this tick join
                 if len(self._waiting) == 1:
                     return await self._add_alone(jobs)
             except asyncio.CancelledError:
@@ -257,13 +257,13 @@ class CallBatcher:
         return await caller.answer
 
     async def settled(self) -> None:
-        """Wait until nothing is being added."""
+        """Wait until no jobs are being added."""
         if self._busy:
             self._settled = self._settled or asyncio.get_running_loop().create_future()
             await asyncio.wait([self._settled])
 
     async def _add_alone(self, jobs: Sequence[Prepared]) -> list[Receipt]:
-        """Nobody else is concerned, so it needs no task of its own."""
+        """Add the jobs of the only caller, without a task of its own."""
         self._waiting = []
         receipts = await self._send(jobs)
         failed = first_error(receipts, jobs)
@@ -279,8 +279,8 @@ class CallBatcher:
             self._rest()
 
     def _sent(self, sender: asyncio.Task[None]) -> None:
-        """Go on with who came meanwhile; the end of a sender that was cancelled is theirs, too."""
-        if sender.cancelled():  # maybe before it began, so it could not see to this itself
+        """Serve callers that came meanwhile; if the sender was cancelled, cancel them too."""
+        if sender.cancelled():  # maybe before it started, so it could not do this itself
             left, self._waiting = self._waiting, []
             for caller in left:
                 caller.answer.cancel()
@@ -319,7 +319,7 @@ class CallBatcher:
                     caller.answer.set_result([r for r in mine if isinstance(r, Receipt)])
 
     async def _send_for(self, callers: Sequence[_Caller]) -> list[list[Receipt | BideError]]:
-        """What came of each caller's jobs, up to the first that failed; that ends no other's."""
+        """Add the jobs of all callers; a failed job stops only its own caller's jobs."""
         came: list[list[Receipt | BideError]] = [[] for _ in callers]
         todo = [(i, job) for i, caller in enumerate(callers) for job in caller.jobs]
         while todo:

@@ -1,6 +1,6 @@
-"""What the schedules of blocking and of awaited queues have in common, without I/O.
+"""The logic that schedules of blocking and awaited queues share, without I/O.
 
-A schedule that a decorator declares is set by the workers that serve its queue, when they start.
+Workers set the schedules that decorators declare for their queues, when they start.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from bide.tasks.task import Function
 
 T = TypeVar("T")
 Decorator = TypeVar("Decorator")
-"""What makes a task with a schedule of a function: `TaskDecorator`, or `AsyncTaskDecorator`."""
+"""`TaskDecorator`, or `AsyncTaskDecorator`."""
 
 
 _LATER: Final = "have it call a task that enqueues the job that waits"
 _NEVER: Final = {
     "delay": "they are due at its times; give it others, or start= or jitter=",
     "job_id": "the id of each is the schedule's name and the time",
-    "durability": "workers' claims make them, and nobody is there to wait for it",
-    "depends_on": f"nobody knows yet what each could wait for; {_LATER}",
+    "durability": "workers create them when they claim, so no caller waits for a confirmation",
+    "depends_on": f"the jobs that each could wait for do not exist yet; {_LATER}",
     "allow_failure": f"they wait for no other; {_LATER}",
     "if_failed": f"they wait for no other; {_LATER}",
     "on_parent_cancel": f"they wait for no other; {_LATER}",
@@ -51,7 +51,7 @@ _NEVER: Final = {
 
 
 class ScheduleSpec(NamedTuple):
-    """A schedule as its maker says it; its jobs are made ready when it is set."""
+    """A declared schedule; its job is prepared when it is set."""
 
     queue: QueueCore[Any]
     name: str
@@ -64,20 +64,20 @@ class ScheduleSpec(NamedTuple):
     options: ScheduleOptions
 
     def draft(self, keys: Keys, seal: Seal) -> Draft:
-        """The schedule, ready to be set on the queue with these keys.
+        """Prepare the schedule for the queue with these keys.
 
         Raises:
-            UsageError: an option cannot be meant, or the arguments do not fit the function.
-            PayloadError: the arguments do not fit the queue's serializer.
+            UsageError: an option is invalid, or the arguments do not fit the function.
+            PayloadError: the queue's serializer cannot encode the arguments.
         """
         job = self.queue.prepare(self.task, self.args, self.kwargs, **self.options)
         if Constraints.read(job.terms.encode()).batches:
             raise UsageError(
-                f"{task_name(self.task)} gathers the items of many calls, and each job of a "
-                "schedule is made for itself; schedule a task that calls queue.batch(...)."
+                f"{task_name(self.task)} batches the items of many calls, but a schedule creates "
+                "each job separately; schedule a task that calls queue.batch(...)."
             )
         body = of_schedule(job.body, self.name)
-        if has_dedup(job.terms):  # and may come to stand in another job's place
+        if has_dedup(job.terms):  # it may replace the body of another job
             body = seal.sign("fold", "", body)
         else:
             body = seal.sign("schedule", self.name, body)
@@ -111,7 +111,7 @@ def plan(
     missed: Missed = "once",
     jitter: Duration | None = None,
 ) -> ScheduleSpec:
-    """A schedule as its maker says it; arguments and errors as for `Schedules.upsert`."""
+    """Check a schedule; arguments and errors as for `Schedules.upsert`."""
     for option in options:
         if option in _NEVER:
             raise UsageError(f"The jobs of a schedule have no {option}=: {_NEVER[option]}.")
@@ -136,10 +136,10 @@ def declare(
     options: ScheduleOptions,
     **when: Any,
 ) -> T:
-    """Have the workers that serve a queue set a schedule of a task; returns the task.
+    """Declare a schedule of a task, for the workers of its queue to set; return the task.
 
     Raises:
-        UsageError: another schedule of the queue has the name; or as `plan` does.
+        UsageError: another schedule of the queue has the name, or as for `plan`.
     """
     task: Any = function
     name = task_name(task) if name is None else name
@@ -155,10 +155,10 @@ def declare(
 
 
 class Declaring(Generic[Decorator]):
-    """What a queue does with schedules that are declared: the same in both worlds."""
+    """The decorators that declare schedules, for blocking and awaited queues."""
 
     _task_class: type[Any]
-    """What its functions become: `Task`, or `AsyncTask`."""
+    """`Task`, or `AsyncTask`."""
 
     def cron(
         self,
@@ -182,19 +182,19 @@ class Declaring(Generic[Decorator]):
 
         Args:
             expression: five fields, such as `"0 9 * * 1-5"`.
-            name: of the schedule; by default the task's.
-            tz: as for `Schedules.upsert`; so are all that follow.
+            name: the schedule's name; by default the task's.
+            tz: the time zone, as for `Schedules.upsert`, like all arguments that follow.
             args: positional arguments.
             kwargs: keyword arguments.
-            start: before which it does not fire.
-            end: after which it does not fire.
-            limit: how often it fires at most.
-            missed: what becomes of times that pass while no worker looks.
-            jitter: how much later than its time a job may be due at most.
-            options: of its jobs.
+            start: the schedule does not fire before this moment.
+            end: the schedule does not fire after this moment.
+            limit: maximum number of times that it fires.
+            missed: what happens with times that passed while no worker was running.
+            jitter: maximum time by which a job is due after its time.
+            options: options of its jobs.
 
         Raises:
-            UsageError: something cannot be meant, or the queue has another schedule of this name.
+            UsageError: an argument is invalid, or the queue has another schedule of this name.
         """
         return self._declaring(
             name,
@@ -247,7 +247,7 @@ class Declaring(Generic[Decorator]):
         **when: Any,
     ) -> Decorator:
         queue = cast("QueueCore[Any]", self)
-        plan(queue, "x", "x:x", (), None, options, **when)  # a mistake is to show where it is made
+        plan(queue, "x", "x:x", (), None, options, **when)  # raise where the mistake is
         kind = self._task_class
 
         def scheduled(function: Any) -> Any:
@@ -258,15 +258,15 @@ class Declaring(Generic[Decorator]):
 
 
 def declared(queue: str | None = None) -> list[ScheduleSpec]:
-    """The schedules that modules of this process have declared: for one queue, or for all."""
+    """Return the schedules that this process has declared: for one queue, or for all."""
     return [plan for (name, _), plan in _declared.items() if queue in (None, name)]
 
 
 def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
-    """The schedule.
+    """Return the schedule.
 
     Raises:
-        ScheduleNotFound: there is none.
+        ScheduleNotFound: it is None.
     """
     if schedule is None:
         raise ScheduleNotFound(
@@ -277,10 +277,10 @@ def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
 
 
 def ran(receipt: Receipt | None, name: str, queue: str) -> Receipt:
-    """What came of running a schedule now.
+    """Check the receipt of a schedule that was run now.
 
     Raises:
-        ScheduleNotFound: there is none.
+        ScheduleNotFound: the schedule does not exist.
         DuplicateJob: another job holds the key, and `unique` says to reject.
     """
     if receipt is None:
@@ -292,6 +292,6 @@ def ran(receipt: Receipt | None, name: str, queue: str) -> Receipt:
 
 
 def by_name(pages: Sequence[Page]) -> list[Schedule]:
-    """All schedules that were read, each once, by their names."""
+    """Return all schedules of these pages, each once, sorted by name."""
     known = {one.name: one for page in pages for one in page.schedules}
     return [known[name] for name in sorted(known)]

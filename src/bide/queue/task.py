@@ -1,7 +1,6 @@
 """Tasks as users hold them: a function that can be called, and enqueued.
 
-Everything but the last step is alike in both worlds; `Task` takes it at once, `AsyncTask` returns
-what is to be awaited.
+`Task` and `AsyncTask` share everything but the enqueue itself, which `AsyncTask` awaits.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 C = TypeVar("C")
-"""What calling the function returns: for a coroutine function, a coroutine."""
+"""The return type of a call: for a coroutine function, a coroutine."""
 R = TypeVar("R")
-"""What the job's result is."""
+"""The type of the job's result."""
 Q = TypeVar("Q", bound="Queue | AsyncQueue")
 
 
@@ -54,7 +53,7 @@ class TaskCall(Generic[P, R, Q]):
         self.queue: Final = queue
         self._options: Final = options
         self._given: Final = given
-        """The name that the task was given, if it goes by one."""
+        """The name that the task was given, if there is one."""
 
     def __repr__(self) -> str:
         name = self._given or self.function.__qualname__
@@ -65,7 +64,7 @@ class TaskCall(Generic[P, R, Q]):
         return self.queue.prepare(self._given or self.function, args, kwargs, **self._options)
 
     def _over(self, options: Options) -> Options:
-        """These options over those before; a new moment or delay replaces either."""
+        """Merge options over the present ones; a new `at` or `delay` replaces both."""
         check_names(options)
         merged = self._options.copy()
         if options.get("at") is not None or options.get("delay") is not None:
@@ -82,13 +81,13 @@ class BlockingCall(TaskCall[P, R, "Queue"]):
         return self.queue.enqueue_call(self._given or self.function, args, kwargs, **self._options)
 
     def later(self, when: float | str | timedelta | datetime) -> BlockingCall[P, R]:
-        """The task, due later: after a delay, or at an aware `datetime`."""
+        """Return the task with a due time: a delay, or an aware `datetime`."""
         return self.options(**as_due(when))
 
     def options(
         self, *, queue: Queue | None = None, **options: Unpack[Options]
     ) -> BlockingCall[P, R]:
-        """The task with other options, which never mix with the function's own arguments."""
+        """Return the task with other options, separate from the function's own arguments."""
         return BlockingCall(self.function, queue or self.queue, self._over(options), self._given)
 
 
@@ -102,21 +101,21 @@ class AwaitedCall(TaskCall[P, R, "AsyncQueue"]):
         )
 
     def later(self, when: float | str | timedelta | datetime) -> AwaitedCall[P, R]:
-        """The task, due later: after a delay, or at an aware `datetime`."""
+        """Return the task with a due time: a delay, or an aware `datetime`."""
         return self.options(**as_due(when))
 
     def options(
         self, *, queue: AsyncQueue | None = None, **options: Unpack[Options]
     ) -> AwaitedCall[P, R]:
-        """The task with other options, which never mix with the function's own arguments."""
+        """Return the task with other options, separate from the function's own arguments."""
         return AwaitedCall(self.function, queue or self.queue, self._over(options), self._given)
 
 
 class Task(BlockingCall[P, R], Named, Generic[P, C, R]):
-    """A function of a queue: called, it runs here; enqueued, it runs in a worker when it is due."""
+    """A function of a queue: call it to run it here, enqueue it to run it in a worker when due."""
 
     name: str
-    """By which workers find it."""
+    """The name by which workers find it."""
 
     def __init__(
         self,
@@ -125,13 +124,13 @@ class Task(BlockingCall[P, R], Named, Generic[P, C, R]):
         options: TaskOptions,
         name: str | None = None,
     ) -> None:
-        """Register the function; its workers run it without being told to serve its module.
+        """Register the function; a worker that imports its module can run it.
 
-        A task becomes one of this queue too; its options stay, unless there are others.
+        `function` may be a task of another queue: its options apply, unless others are given.
 
         Raises:
-            UsageError: no worker could find it by its name, or another has the name that it is
-                given; it is a method; or an option cannot be meant.
+            UsageError: a worker could not find the function by its name, another task has the name,
+                the function is a method, or an option is invalid.
         """
         function, self.name, given = _enrolled(function, options, name)
         super().__init__(function, queue, Options(), given)
@@ -148,7 +147,7 @@ class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
     """A function of a queue for code on an event loop; see `Task`."""
 
     name: str
-    """By which workers find it."""
+    """The name by which workers find it."""
 
     def __init__(
         self,
@@ -172,7 +171,7 @@ class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
 def _enrolled(
     function: Callable[P, C], options: TaskOptions, name: str | None
 ) -> tuple[Callable[P, C], str, str | None]:
-    """Register a function, and what is meant by one: what a task or a static method was made of.
+    """Register a function, or the function inside a task or a static method.
 
     Returns:
         The function, its name, and the same name if it was given.
@@ -190,15 +189,15 @@ def _enrolled(
 def _look_like(
     task: Task[..., Any, Any] | AsyncTask[..., Any, Any], function: Callable[..., Any]
 ) -> None:
-    """Name and document a task as its function is; attributes of the function's own stay there.
+    """Copy the name and the docstring of a function to its task, but not its other attributes.
 
-    Those are other decorators' business, and one called `queue` or `name` would replace the task's.
+    Other decorators own those, and an attribute `queue` or `name` would replace the task's.
     """
     functools.update_wrapper(task, function, updated=())
 
 
 class TaskDecorator(Protocol):
-    """What `Queue.task(...)` with options returns: it keeps the function's types."""
+    """The decorator that `Queue.task(...)` with options returns; it keeps the function's types."""
 
     @overload
     def __call__(
@@ -209,7 +208,7 @@ class TaskDecorator(Protocol):
 
 
 class AsyncTaskDecorator(Protocol):
-    """The same of `AsyncQueue.task(...)`."""
+    """The decorator that `AsyncQueue.task(...)` with options returns."""
 
     @overload
     def __call__(
@@ -220,7 +219,7 @@ class AsyncTaskDecorator(Protocol):
 
 
 def as_due(when: float | str | timedelta | datetime) -> Options:
-    """The option that says when: a moment, or a delay.
+    """Convert a delay or a moment to the option `delay` or `at`.
 
     Raises:
         UsageError: it is neither.

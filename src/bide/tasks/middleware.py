@@ -1,4 +1,4 @@
-"""What surrounds every enqueue and every run of a process, and hears of every failure."""
+"""Middlewares: they surround every enqueue and run of a process, and see every failure."""
 
 from __future__ import annotations
 
@@ -48,40 +48,42 @@ class Middleware:
     def enqueuing(self, queue: str, body: Body) -> Body:
         """Called in the producer for each job, before its arguments are encoded.
 
+        If it raises, the error reaches the caller, and nothing is enqueued.
+
         Returns:
-            The body, or another made from it: `msgspec.structs.replace(body, meta={...})`. What is
-            raised reaches the caller, and nothing is enqueued.
+            The body, or another made from it: `msgspec.structs.replace(body, meta={...})`.
         """
         return body
 
     def sending(
         self, queue: str, jobs: Sequence[Prepared] | None
     ) -> AbstractContextManager[Any] | None:
-        """Called in the producer for each sending; it happens inside the context manager returned.
+        """Called in the producer for each sending, which runs inside the returned context manager.
 
-        It sees what the sending raises, and must let it through. None leaves the sending alone.
+        The context manager sees the error of the sending, and must not suppress it. Return None to
+        leave the sending alone.
 
         Args:
-            queue: where the jobs go.
-            jobs: those of `enqueue_many`; None for `enqueue`, whose one is prepared inside.
+            queue: the queue of the jobs.
+            jobs: the jobs of `enqueue_many`; None for `enqueue`, whose job is prepared inside.
         """
         return None
 
     def running(self, job: CurrentJob) -> Around:
-        """Called in the worker for each run; the run happens inside the context manager returned.
+        """Called in the worker for each run, which happens inside the returned context manager.
 
-        It sees what the task raises, may raise something else, and may keep it to itself, by which
-        the job completes. An async one is entered on the event loop also where the task is a plain
-        function, which runs in a thread. None leaves the run alone.
+        The context manager sees the task's error, and may raise another. If it suppresses the
+        error, the job completes. An async context manager is entered on the event loop, also if the
+        task is a plain function, which runs in a thread. Return None to leave the run alone.
         """
         return None
 
     def failed(self, failure: FailedAttempt) -> Awaitable[None] | None:
         """Called in the worker once for each attempt that failed, for whatever reason.
 
-        If the whole worker died, the worker that finds this out calls it. It may be a coroutine
-        function. It changes nothing: what it raises is logged, and how the attempt ended stands.
-        A snooze and a cancel are no failures.
+        If the whole worker died, the worker that detects this calls it. It may be a coroutine
+        function. It cannot change the outcome of the attempt: if it raises, the error is logged.
+        A snooze and a cancel are not failures.
         """
         return None
 
@@ -92,24 +94,26 @@ _used: list[Middleware] = []
 
 
 def add_middleware(middleware: M) -> M:
-    """Use a middleware for all that this process enqueues and runs; the first used is outermost.
+    """Use a middleware for all enqueues and runs of this process; the first is outermost.
 
     Raises:
-        UsageError: it is no `Middleware`.
+        UsageError: it is not a `Middleware`.
     """
     if not isinstance(middleware, Middleware):
-        raise UsageError(f"use() wants an instance of a bide.Middleware, not {middleware!r}.")
+        raise UsageError(
+            f"add_middleware() wants an instance of a bide.Middleware, not {middleware!r}."
+        )
     _used.append(middleware)
     return middleware
 
 
 def used() -> list[Middleware]:
-    """Those in use, outermost first."""
+    """Return the middlewares in use, outermost first."""
     return _used
 
 
 def hearing_failures() -> list[Middleware]:
-    """Return those in use that override `failed`."""
+    """Return the middlewares in use that override `failed`."""
     return [one for one in _used if type(one).failed is not Middleware.failed]
 
 
@@ -117,7 +121,7 @@ _ALONE: Final = nullcontext()
 
 
 def around_sending(queue: str, jobs: Sequence[Prepared] | None) -> AbstractContextManager[None]:
-    """What the middlewares in use put around a sending."""
+    """Return a context manager that runs a sending inside all middlewares."""
     return _around_sending(queue, jobs) if _used else _ALONE
 
 
@@ -132,6 +136,6 @@ def _around_sending(queue: str, jobs: Sequence[Prepared] | None) -> Iterator[Non
         has_ended = True
     if not has_ended:
         raise UsageError(
-            "A middleware kept to itself what a sending raised, so nobody knows whether the jobs "
-            "are there; let it through in what sending() returns."
+            "A middleware suppressed the error of a sending, so it is unknown whether the jobs "
+            "were added; let the error through in the context manager that sending() returns."
         )

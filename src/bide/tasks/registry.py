@@ -1,4 +1,4 @@
-"""What tasks may be called, and which functions have a name at all."""
+"""Names of tasks: which names are valid, and which functions have one."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Function = Callable[..., Any]
 
 
 class Named:
-    """A task that says by which name workers find it."""
+    """A task with a name by which workers find it."""
 
     name: str
 
 
 def task_name(task: Function | str) -> str:
-    """The name under which a function, or a name itself, is enqueued.
+    """Return the name under which a function is enqueued; a name is checked and returned.
 
     Raises:
-        UsageError: no worker could find it: a lambda, a nested function, one of `__main__`, a
-            partial; or the name is longer than 256 characters.
+        UsageError: a worker could not find it, because it is a lambda, a nested function, a
+            function of `__main__` or a partial; or its name is longer than 256 characters.
     """
     name = task.name if isinstance(task, Named) else _name_of(task)
     if len(name) > LONGEST_TASK:
@@ -66,7 +66,7 @@ def _name_of_callable(task: Function) -> str:
         raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
     module = getattr(task, "__module__", None) or "?"
     qualname: str | None = getattr(task, "__qualname__", None)
-    if inspect.ismethod(task):  # also one that the class has inherited
+    if inspect.ismethod(task):  # also an inherited method
         owner = task.__self__ if inspect.isclass(task.__self__) else type(task.__self__)
         module, qualname = owner.__module__, f"{owner.__qualname__}.{task.__name__}"
     if qualname is None:
@@ -88,12 +88,12 @@ def _name_of_callable(task: Function) -> str:
 
 
 def is_given(name: str) -> bool:
-    """Whether a name is one that a task can be given: a word, of letters, digits, `_` and `-`."""
+    """Whether a name can be given to a task: a word of letters, digits, `_` and `-`."""
     return name.replace("-", "_").isidentifier()
 
 
 def same(one: Function, other: Function) -> bool:
-    """Whether two functions are one, loaded twice; a program is `__main__` to itself."""
+    """Whether two functions are the same one, loaded twice, as a module and as `__main__`."""
     (module, _, name), (other_module, _, other_name) = (
         module_file(function).partition(":") for function in (one, other)
     )
@@ -103,25 +103,25 @@ def same(one: Function, other: Function) -> bool:
 
 
 def _file(function: Function) -> str | None:
-    """Where it was read from, by whatever name; None of what was not written in Python."""
+    """Return the real path of a function's file; None if it is not written in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code and os.path.realpath(code.co_filename)
 
 
 def module_file(function: Function) -> str:
-    """Where a function stands, for an error to say."""
+    """Return `module:qualname` of a function, for errors."""
     module = getattr(function, "__module__", None) or "?"
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def refuse_method(function: Function) -> None:
-    """Refuse what is decorated inside a class and wants an object, or the class, first.
+    """Refuse a decorated method or class method.
 
-    Read as an attribute it would not be bound, and its first argument would be lost. Functions in a
-    class know nothing of it yet; but what their first parameter is called is agreed everywhere.
+    As an attribute, the task would not be bound, and its first argument would be missing. At the
+    time of decoration the class does not exist yet, so this checks the name of the first parameter.
 
     Raises:
-        UsageError: it does; the message says how methods are enqueued.
+        UsageError: it is a method; the message says how methods are enqueued.
     """
     owner, dot, name = getattr(function, "__qualname__", "").rpartition(".")
     if isinstance(function, classmethod):
@@ -140,7 +140,7 @@ def refuse_method(function: Function) -> None:
 
 
 def how_to_declare(qualname: str) -> str:
-    """How a function of `__main__` can be enqueued after all."""
+    """Return how a function of `__main__` can be enqueued, for errors."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and not spec.name.endswith("__main__"):
         return f"enqueue it by the name that workers import it by: {spec.name + ':' + qualname!r}"

@@ -1,8 +1,8 @@
-"""What a worker process opens before its first job and closes after its last.
+"""Resources: a worker process opens them before its first job and closes them after its last.
 
-A resource is a generator function, plain or async, that yields once: what stands before the yield
-runs when a worker starts, what stands after it when the worker stops, and what it yields is handed
-to every task that asks for it. One that yields nothing is a pair of start and stop hooks.
+A resource is a generator function, plain or async, that yields once. The code before the yield runs
+when a worker starts, and the code after it when the worker stops. Each task that asks for the
+resource receives the yielded value. A resource without a value is a pair of start and stop hooks.
 
     @bide.resource
     async def database() -> AsyncIterator[Pool]:
@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 
 class Resource(Generic[T]):
-    """Something that is open while a worker runs."""
+    """A generator function whose value is open while a worker runs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Take a generator function.
 
         Raises:
-            UsageError: it is none.
+            UsageError: it is not a generator function.
         """
         self.is_async: Final = inspect.isasyncgenfunction(function)
         if not self.is_async and not inspect.isgeneratorfunction(function):
             raise UsageError(
-                f"{getattr(function, '__qualname__', function)!r} is no generator function; a "
+                f"{getattr(function, '__qualname__', function)!r} is not a generator function; a "
                 "resource opens something, yields it once, and closes it."
             )
         self.function: Final = function
@@ -48,7 +48,7 @@ class Resource(Generic[T]):
 
     @property
     def injected(self) -> T:
-        """The default of a parameter that is to receive what this resource yields."""
+        """The default value of a parameter that receives the value of this resource."""
         return self._injected  # type: ignore[no-any-return]
 
 
@@ -81,7 +81,7 @@ def resource(function: Any, /) -> Resource[Any]:
     """Register a resource: every worker of this process opens it when it starts.
 
     Raises:
-        UsageError: the function is no generator function.
+        UsageError: the function is not a generator function.
     """
     made: Resource[Any] = Resource(function)
     _resources.append(made)
@@ -89,5 +89,5 @@ def resource(function: Any, /) -> Resource[Any]:
 
 
 def resources() -> list[Resource[Any]]:
-    """All that were registered, in the order in which they are opened."""
+    """Return all registered resources, in the order in which they are opened."""
     return list(_resources)

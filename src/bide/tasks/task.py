@@ -32,7 +32,7 @@ Function = Callable[..., Any]
 
 
 class Policy(NamedTuple):
-    """What a task's decorator says of how its jobs are run; a job's own options go first."""
+    """How a task's jobs run, from its decorator; a job's own options take precedence."""
 
     timeout: float = DEFAULT_TIMEOUT
     retry: Retry = NO_RETRY
@@ -44,10 +44,10 @@ class Policy(NamedTuple):
 
 
 def policy_of(options: TaskOptions) -> Policy:
-    """The part of a task's options that its worker needs.
+    """Return the part of a task's options that its worker needs.
 
     Raises:
-        UsageError: an option cannot be meant.
+        UsageError: an option is invalid.
     """
     timeout, retry, keep = (options.get(name) for name in ("timeout", "retry", "retention"))
     on_crash = options.get("on_crash") or "rerun"
@@ -63,7 +63,7 @@ def policy_of(options: TaskOptions) -> Policy:
 
 
 def check_timeout(timeout: Any) -> float:
-    """A time-out in seconds.
+    """Convert a time-out to seconds.
 
     Raises:
         UsageError: it is not a duration of more than 0.
@@ -75,7 +75,7 @@ def check_timeout(timeout: Any) -> float:
 
 
 def check_on_crash(on_crash: Any) -> OnCrash:
-    """What happens to a job whose worker died.
+    """Check the option `on_crash`: what happens to a job whose worker died.
 
     Raises:
         UsageError: it is neither `"rerun"` nor `"fail"`.
@@ -86,11 +86,11 @@ def check_on_crash(on_crash: Any) -> OnCrash:
 
 
 _SHOWN: Final = 20
-"""Names that an error lists at most."""
+"""Maximum number of names in an error."""
 
 
 class Target(NamedTuple):
-    """What a task's name leads to in this process."""
+    """A task of this process."""
 
     function: Function
     is_async: bool
@@ -107,7 +107,7 @@ _registered: dict[str, _Registered] = {}
 
 
 def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of a call; those of a method of an instance begin with the instance."""
+    """Return the arguments of a call; for a bound method, the instance comes first."""
     if isinstance(task, MethodType) and not inspect.isclass(task.__self__):
         return (task.__self__, *args)
     return args
@@ -116,26 +116,26 @@ def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:
 def register(
     function: Function, options: TaskOptions | None = None, name: str | None = None
 ) -> str:
-    """Let workers of this process run a function, by its own name or one that it is given.
+    """Let workers of this process run a function, by its own name or a given one.
 
     Raises:
-        UsageError: no worker could find it by its name, another has the name that it is given, or
-            an option cannot be meant.
+        UsageError: a worker could not find the function by its name, another task has the given
+            name, or an option is invalid.
     """
     name = task_name(function) if name is None else _free_name(name, function)
-    if options:  # a mistake is to show where it was made
+    if options:  # raise where the mistake is
         check_options(options)
     _registered[name] = _Registered(function, options or {})
     return name
 
 
 def registering_modules() -> set[str]:
-    """The modules of all functions that were registered in this process."""
+    """Return the modules of all functions that this process has registered."""
     return {known.function.__module__ for known in _registered.values()}
 
 
 def _free_name(name: str, function: Function) -> str:
-    """A name that is given to a function, if no other function has it."""
+    """Return a given name if no other function has it."""
     if not isinstance(name, str) or not is_given(name) or len(name) > LONGEST_TASK:
         raise UsageError(
             "name must be a word of letters, digits, '_' and '-', such as 'send_email', of "
@@ -153,27 +153,28 @@ def _free_name(name: str, function: Function) -> str:
 
 
 def defaults_of(name: str) -> TaskOptions:
-    """What the task's decorator says, if this process has it."""
+    """Return the options of the task's decorator, if this process has the task."""
     known = _registered.get(name)
     return known.options if known else {}
 
 
 class KnownTask(NamedTuple):
-    """What whoever enqueues a task has to know of it."""
+    """The facts about a task that an enqueue needs."""
 
     name: str
     signature: Signature | None
-    """What its function takes, if this process has it."""
+    """The signature of its function, if this process has it."""
     defaults: TaskOptions
-    """What its decorator says, if this process has it."""
+    """The options of its decorator, if this process has it."""
     registered: _Registered | None
-    """What it was registered as when this was found out."""
+    """Its registration at the time of this lookup."""
 
 
 def known(task: Function | str) -> KnownTask:
-    """What is known of a task; errors as of `task_name`.
+    """Look up a task; errors as for `task_name`.
 
-    It is kept of names, functions and tasks: other objects that can be called would be kept, too.
+    The result is cached for names, functions and tasks. Other callables are not cached: the cache
+    would keep them alive.
     """
     if type(task) not in (str, FunctionType) and not isinstance(task, Named):
         return _found(task)
@@ -193,7 +194,7 @@ _kept = lru_cache(maxsize=4096)(_found)
 
 
 def signature_of(task: Function | str, name: str) -> Signature | None:
-    """What the task's function takes, if this process has it."""
+    """Return the signature of the task's function, if this process has it."""
     if isinstance(task, str):
         known = _registered.get(name)
         return _signature(known.function, None) if known else None
@@ -207,14 +208,14 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
 
 
 def check_options(options: TaskOptions) -> None:
-    """Refuse options of a task that cannot be meant.
+    """Refuse invalid options of a task.
 
     Raises:
-        UsageError: one of them; the message says which.
+        UsageError: an option is invalid; the message says which.
     """
     check_names(options, TaskOptions)
     delay_to_us(options.get("delay") or 0)
-    group = options.get("group") or "any"  # that of each job, where the task says none
+    group = options.get("group") or "any"  # a placeholder: each job may name its own group
     write_constraints(options.get("expires"), group, options.get("group_concurrency"))
     check_dedup(options.get("unique"))
     check_priority(options.get("priority"))
@@ -226,11 +227,11 @@ def check_options(options: TaskOptions) -> None:
 
 
 def import_task(name: str, modules: Iterable[str] = ()) -> Function:
-    """Import what a name leads to; for people who type names, never for names in payloads.
+    """Import a task by its name; for people who type names, never for names in payloads.
 
     Args:
-        name: the task's.
-        modules: where to look for one that a task was given.
+        name: the task's name.
+        modules: the modules in which to look for a given name.
 
     Raises:
         TaskNotFound: the module cannot be imported, or has no such function.
@@ -277,11 +278,11 @@ class TaskRegistry:
         """Import the modules to serve.
 
         Args:
-            modules: which.
-            executor: of the worker; `async` and `thread` run functions of one kind only.
+            modules: the modules' names.
+            executor: the worker's executor; `async` and `thread` run functions of one kind only.
 
         Raises:
-            TaskNotFound: one cannot be imported.
+            TaskNotFound: a module cannot be imported.
         """
         self._executor = executor
         self._modules: dict[str, Any] = {}
@@ -298,7 +299,7 @@ class TaskRegistry:
         self._modules[module] = import_module(module)
 
     def find(self, name: str) -> Target:
-        """What a name leads to.
+        """Return the task of a name.
 
         Raises:
             TaskNotFound: this worker does not serve it; the message says how to allow it.
@@ -316,10 +317,10 @@ class TaskRegistry:
         return target
 
     def find_to_run(self, name: str) -> Target:
-        """What a job's name leads to.
+        """Return the task of a job that is about to run.
 
         Raises:
-            TaskNotFound: this worker does not serve it, or not functions of its kind.
+            TaskNotFound: this worker does not serve it, or does not run its kind of function.
         """
         target = self.find(name)
         if self._executor == ("thread" if target.is_async else "async"):
@@ -331,7 +332,7 @@ class TaskRegistry:
         return target
 
     def find_all(self) -> None:
-        """Look up what can be, for who will fork: no child need do it again."""
+        """Look up all known tasks before a fork, so that no child has to."""
         names = list(_registered)
         for module_name, module in self._modules.items():
             names += [
@@ -340,11 +341,11 @@ class TaskRegistry:
                 if inspect.isfunction(value) and value.__module__ == module_name
             ]
         for name in names:
-            with suppress(Exception):  # whoever calls that one is told
+            with suppress(Exception):  # a call of that task raises the error
                 self.find(name).signature.compile()
 
     def function(self, name: str) -> Function:
-        """The function that a name leads to, under the same rule."""
+        """Return the function of a name; raises as `find`."""
         return self.find(name).function
 
     def _find(self, name: str) -> tuple[_Found, TaskOptions]:
@@ -377,12 +378,12 @@ class TaskRegistry:
         return found, {}
 
     def _serves(self, module: str) -> bool:
-        """Whether code that a class has inherited from there may run."""
+        """Whether inherited code from this module may run."""
         return module in self._modules
 
 
 def _code_of(function: Any) -> Iterator[Any]:
-    """The Python functions that a call begins with, where a class may have inherited them."""
+    """Yield the Python functions that a call starts with, which a class may have inherited."""
     if inspect.isclass(function):
         yield from filter(inspect.isfunction, (function.__new__, function.__init__))
     else:
@@ -394,13 +395,14 @@ def _code_of(function: Any) -> Iterator[Any]:
 class _Found(NamedTuple):
     function: Function
     owner: type | None
-    """The class of a method, whose first argument is an instance of it."""
+    """The class of a plain method, whose first argument is an instance."""
 
 
 def _lookup(module: Any, module_name: str, qualname: str) -> _Found:
-    """Only what the module itself defines: `app.tasks:os.system` leads nowhere.
+    """Find a function that the module itself defines: `app.tasks:os.system` raises.
 
-    The way leads through classes of the module, and ends at a function of it or of such a class.
+    The path may lead through classes of the module, and ends at a function of the module or of such
+    a class.
     """
     *path, last = qualname.split(".")
     holder: Any = module
@@ -430,13 +432,13 @@ def _signature(function: Function, owner: type | None) -> Signature:
 
 
 def _owner(task: Any) -> type | None:
-    """The class of the instance that a bound method belongs to."""
+    """Return the class of a bound method's instance."""
     if isinstance(task, MethodType) and not inspect.isclass(task.__self__):
         return type(task.__self__)
     return None
 
 
 def is_async(function: Function) -> bool:
-    """Whether calling it makes a coroutine."""
+    """Whether a call returns a coroutine."""
     call = getattr(function, "__call__", None)  # noqa: B004 - an instance may have an async one
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

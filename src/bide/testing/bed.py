@@ -25,7 +25,7 @@ from bide.tasks.resources import _resources
 from bide.tasks.task import _registered
 from bide.testing.job_seen import JobSeen, Store
 from bide.testing.runner import AsyncStage, Everything, Stage, Work, is_in_loop, perform
-from bide.testing.schedules import Scheduling
+from bide.testing.schedules import BedSchedules
 
 _server_lock = threading.Lock()
 _server: Server | None = None
@@ -55,7 +55,7 @@ _lock = threading.Lock()
 _opened: TestBed | None = None
 
 
-class TestBed(Scheduling):
+class TestBed(BedSchedules):
     """While it is open, every queue of the process is on a server of the tests' own.
 
     That holds for queues made before, also for those with a URL and a prefix of their own. The bed

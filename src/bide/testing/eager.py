@@ -65,13 +65,13 @@ class Shelf:
             "configure": lambda *_: None,
             "counts": self._counts,
             "delete": self._delete,
-            "empty": lambda *_: PurgeReply(0, False),
+            "purge": lambda *_: PurgeReply(0, False),
             "limit": lambda *_: None,
             "fetch": lambda *ids: [self.jobs.get(id) for id in ids],
             "list": self._list,
-            "register": lambda *_: None,
+            "queue_register": lambda *_: None,
             "upcoming": self._upcoming,
-            "watch": self._watch,
+            "await_end": self._watch,
             "workers": lambda *_: [],
         }
 
@@ -85,8 +85,8 @@ class Shelf:
             )
         return answer(*command.args)
 
-    def hear(self, id: str) -> None:
-        """There is nothing to wait for.
+    def refuse_to_wait(self, id: str) -> None:
+        """Refuse a wait: in eager mode no other process ends a job.
 
         Raises:
             JobWaitTimeout: always.
@@ -165,8 +165,8 @@ class Shelf:
         return words
 
 
-class Blocking:
-    """In place of `bide.client.blocking.Client`."""
+class EagerClient:
+    """Stands in for `bide.client.blocking.Client`."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -184,40 +184,40 @@ class Blocking:
         """The answers, or what stands in the place of each."""
         return [self._shelf.answer(command) for command in commands]
 
-    def waiting_for(self, _channel: str, text: str) -> Waiter:
-        """Hear nothing."""
-        return Waiter(self._shelf, text)
+    def waiting_for(self, _channel: str, text: str) -> EagerWaiter:
+        """Return a waiter that refuses to wait."""
+        return EagerWaiter(self._shelf, text)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class Awaited:
-    """In place of `bide.client.aio.AsyncClient`."""
+class EagerAsyncClient:
+    """Stands in for `bide.client.aio.AsyncClient`."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
 
     async def run(self, command: Command[T]) -> T:
-        """As `Blocking.run`."""
+        """As `EagerClient.run`."""
         (result,) = await self.run_many([command])
         return result  # type: ignore[no-any-return]
 
     async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """As `Blocking.run_many`."""
+        """As `EagerClient.run_many`."""
         return _checked(await self.attempt_many(commands))
 
     async def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """As `Blocking.attempt_many`."""
+        """As `EagerClient.attempt_many`."""
         return [self._shelf.answer(command) for command in commands]
 
     async def share(self, command: Command[T]) -> T:
         """As `run`."""
         return await self.run(command)
 
-    def waiting_for(self, _channel: str, text: str) -> AsyncWaiter:
-        """Hear nothing."""
-        return AsyncWaiter(self._shelf, text)
+    def waiting_for(self, _channel: str, text: str) -> EagerAsyncWaiter:
+        """Return a waiter that refuses to wait."""
+        return EagerAsyncWaiter(self._shelf, text)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -226,8 +226,8 @@ class Awaited:
         """Nothing is open."""
 
 
-class Waiter:
-    """In place of `bide.client.blocking.Waiter`."""
+class EagerWaiter:
+    """Stands in for `bide.client.blocking.Waiter`."""
 
     def __init__(self, shelf: Shelf, id: str) -> None:
         self._shelf = shelf
@@ -239,13 +239,13 @@ class Waiter:
     def __exit__(self, *exc: object) -> None:
         pass
 
-    def hear(self, _until: float) -> None:
-        """Raise, rather than wait for what will not be said."""
-        self._shelf.hear(self._id)
+    def wait(self, _until: float) -> None:
+        """Raise `JobWaitTimeout`: no other process will end the job."""
+        self._shelf.refuse_to_wait(self._id)
 
 
-class AsyncWaiter:
-    """In place of `bide.client.pubsub.Waiter`."""
+class EagerAsyncWaiter:
+    """Stands in for `bide.client.pubsub.AsyncWaiter`."""
 
     def __init__(self, shelf: Shelf, id: str) -> None:
         self._shelf = shelf
@@ -257,9 +257,9 @@ class AsyncWaiter:
     async def __aexit__(self, *exc: object) -> None:
         pass
 
-    async def hear(self, _until: float) -> None:
-        """Raise, rather than wait for what will not be said."""
-        self._shelf.hear(self._id)
+    async def wait(self, _until: float) -> None:
+        """Raise `JobWaitTimeout`: no other process will end the job."""
+        self._shelf.refuse_to_wait(self._id)
 
 
 def _checked(results: list[Any]) -> list[Any]:
@@ -340,11 +340,11 @@ class Eager:
 
     def blocking(self, queue: str) -> sync.Client:
         """What answers a blocking queue."""
-        return cast("sync.Client", Blocking(self._shelves[queue]))
+        return cast("sync.Client", EagerClient(self._shelves[queue]))
 
     def awaited(self, queue: str) -> aio.AsyncClient:
         """What answers an awaited queue."""
-        return cast("aio.AsyncClient", Awaited(self._shelves[queue]))
+        return cast("aio.AsyncClient", EagerAsyncClient(self._shelves[queue]))
 
     def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
@@ -446,10 +446,10 @@ class Eager:
         return Receipt(job.id, due_us, "new"), run
 
     def _stands(self, keys: Keys, job: Prepared) -> tuple[State, str | None]:
-        """Whether a job runs now, waits for others, or is cancelled, and then because of which.
+        """Return whether a job runs now, waits or is cancelled, and the parent that cancels it.
 
         Raises:
-            JobNotFound: it waits for a job that nobody has enqueued.
+            JobNotFound: the job depends on a job that was never enqueued.
         """
         terms = Constraints.read(job.terms.encode())
         waits = False
@@ -503,10 +503,11 @@ def eager(*, raise_failures: bool = True) -> Eager:
     """Run every job where it is enqueued: `with bide.testing.eager():`, or `async with`.
 
     An error of the job reaches the caller of its enqueue. A job that raises `RetryLater` or
-    `Snooze` is left delayed, and nobody runs it again.
+    `Snooze` stays delayed, and does not run again.
 
     Args:
-        raise_failures: whether it does; else the job has failed, and its `error` says why.
+        raise_failures: whether errors reach the caller. If not, the job has failed, and its `error`
+            says why.
     """
     return Eager(raise_failures)
 
@@ -516,7 +517,7 @@ def _now_us() -> int:
 
 
 def _when(text: str, now_us: int) -> int:
-    """As `lua/include/when.lua` reads it."""
+    """As `lua/include/due_time.lua` reads it."""
     us = int(text[1:])
     return now_us + us if text[0] == "+" else max(us, now_us)
 

@@ -145,11 +145,11 @@ GivenTask: TypeAlias = Function | str | DjangoTask
 
 
 def known_task(task: Any) -> Function | str:
-    """A task as `enqueue` takes it; for a task of Django, the name that its jobs have.
+    """Return a task as `enqueue` takes it; for a task of Django, the name that its jobs have.
 
     Raises:
-        UsageError: it is no task, or a method of one; or a task of Django that bide does not
-            enqueue.
+        UsageError: the value is not a task, or is a method of one, or is a task of Django that bide
+            does not enqueue.
     """
     if isinstance(owner := getattr(task, "__self__", None), Named):
         raise UsageError(
@@ -157,7 +157,7 @@ def known_task(task: Any) -> Function | str:
             "for, and nothing is called."
         )
     if any(kind.__module__ in _DJANGO and kind.__name__ == "Task" for kind in type(task).__mro__):
-        from bide.contrib.django.backend import job_name  # whoever has a task has Django
+        from bide.contrib.django.backend import job_name  # a task of Django: Django is installed
 
         return job_name(task)
     if not callable(task) and not isinstance(task, str):

@@ -258,7 +258,7 @@ WORKER: Final = "bide-testing"
 
 
 class Everything(TaskRegistry):
-    """Serves whatever module a task is in: which modules a worker serves is no matter of tests."""
+    """Serves the module of any task: tests do not check which modules a worker serves."""
 
     def find(self, name: str) -> Target:
         """What a name leads to; raises as `Served.find` does."""
@@ -269,7 +269,7 @@ class Everything(TaskRegistry):
             return super().find(name)
 
     def _serves(self, module: str) -> bool:
-        """All code is that of the test."""
+        """Serve every module."""
         return True
 
 
@@ -303,7 +303,7 @@ def perform(
     except BideError as refused:
         context.run(enter, run.job or run.as_job())
         error = refused
-        run.missing = False  # a test has all code there is: nobody is to be waited for
+        run.missing = False  # no other worker could have the code, so do not wait for one
     else:
         assert run.job is not None
         in_run = True
@@ -461,9 +461,9 @@ class Work:
         async def deliver() -> None:
             client = aio.AsyncClient(self._client.url, clock=SHARED_CLOCK)
             try:
-                postman = DependencyRelay(client, lambda queues: None)
-                postman.submit(keys)
-                await postman.close()
+                relay = DependencyRelay(client, lambda queues: None)
+                relay.submit(keys)
+                await relay.close()
             finally:
                 await client.close()
 

@@ -29,7 +29,7 @@ from bide.testing.job_seen import known_task, write_call
 _SHOWN: Final = 20
 
 
-class Seen(NamedTuple):
+class KnownSchedule(NamedTuple):
     """A schedule: stored on the bed's server, or declared."""
 
     queue: str
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
         return f"  {schedule.name}: {call}, {schedule.when}, {stands}, on {self.queue}, {stored}"
 
 
-class Scheduling(Looking):
+class BedSchedules(Looking):
     """What a test bed does with schedules."""
 
     def set_schedules(self, *tasks: Function | str) -> list[Schedule]:
@@ -185,7 +185,7 @@ class Scheduling(Looking):
         when: tuple[str | None, str | None, Duration | None, Sequence[datetime] | None],
         name: str | None,
         queue: Queue | AsyncQueue | str | None,
-    ) -> tuple[str, list[Seen]]:
+    ) -> tuple[str, list[KnownSchedule]]:
         if isinstance(args, str | bytes):
             raise UsageError(f"args must be a list or tuple, not {args!r}; write args=[{args!r}].")
         is_any = args is None and kwargs is None
@@ -203,7 +203,7 @@ class Scheduling(Looking):
         named = f"named {name!r}" if name is not None else ""
         return in_a_row(str(call), words, named, f"on {on}" if on is not None else ""), found
 
-    def _schedules(self, task: Function | str | None = None) -> list[Seen]:
+    def _schedules(self, task: Function | str | None = None) -> list[KnownSchedule]:
         self._check()
         name = None if task is None else task_name(known_task(task))
         found = self._stored()
@@ -216,7 +216,7 @@ class Scheduling(Looking):
         wanted = [seen for seen in found if name in (None, seen.schedule.task)]
         return sorted(wanted, key=lambda seen: (seen.schedule.name, seen.queue))
 
-    def _stored(self) -> list[Seen]:
+    def _stored(self) -> list[KnownSchedule]:
         found = []
         for keys in self._queues():
             pages = [self._client.run(read_page(keys, "0"))]
@@ -225,10 +225,10 @@ class Scheduling(Looking):
             seal = Seal(config.signing_keys(), keys)
             for schedule in by_name(pages):
                 body = self._store.scheduled(keys, schedule.name)
-                found.append(Seen(keys.queue or "", schedule, seal, body, True))
+                found.append(KnownSchedule(keys.queue or "", schedule, seal, body, True))
         return found
 
-    def _foreseen(self, plan: ScheduleSpec) -> Seen:
+    def _foreseen(self, plan: ScheduleSpec) -> KnownSchedule:
         """A schedule that is declared, as it would be if it were set now."""
         keys = keys_of(plan.queue.name, self.prefix)
         seal = Seal(config.signing_keys(), keys)
@@ -248,7 +248,7 @@ class Scheduling(Looking):
             version=0,
             closed=False,
         ).foreseen(draft.timing, self._store.now_us())
-        return Seen(plan.queue.name, schedule, seal, draft.body, False)
+        return KnownSchedule(plan.queue.name, schedule, seal, draft.body, False)
 
     def _set(self, plans: Sequence[ScheduleSpec]) -> list[Schedule]:
         found = []

@@ -1,12 +1,12 @@
-"""Herds: many jobs that are due in the same second, found without reading any of them.
+"""Bursts: many jobs that are due in the same second, found without reading any of them.
 
-A stretch of time with fewer jobs than make a herd hides none. All others are looked at again in
-finer steps until a step is a second, or enough was looked at: then what is left says how large a
-herd could still be that was not found.
+A stretch of time with fewer than `LEAST` jobs contains no burst. The search divides all other
+stretches into finer steps, until a step is one second or `CALLS` stretches were read. The largest
+remaining stretch then limits how large an unfound burst can be.
 
-How long a herd takes is estimated from how long an attempt took lately, and from how many run at
-once; if one of the two is not known, neither is the estimate. The rate at which jobs ended lately
-is no measure: most queues are idle most of the time.
+The time to run a burst is estimated from the mean time of an attempt in the last hour, and from how
+many jobs run at once. If one of the two is unknown, there is no estimate. The estimate does not use
+the rate at which jobs ended lately: most queues are idle most of the time.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ from bide.views.site import AsyncSite
 from bide.views.times import moment_json
 
 LEAST: Final = 100
-"""Jobs within a second that make a herd."""
+"""Jobs within a second that make a burst."""
 
 SHOWN: Final = 10
 
 CALLS: Final = 256
-"""Stretches that are looked at again, at most; of the server's time each takes a fraction of a
+"""Maximum number of stretches that one search divides. Each takes the server a fraction of a
 millisecond."""
 
 _AT_ONCE: Final = 16
-"""Stretches that are looked at again in a round trip, of those with most jobs; and as many of the
+"""Stretches that one round trip divides: this many with the most jobs, and as many of the
 densest."""
 
 _SECOND: Final = 1_000_000
 _STEPS_US: Final = tuple(seconds * _SECOND for seconds in (1200, 60, 5, 1))
-"""Each divides the one before, and the first the longest step of a timeline: no second is cut."""
+"""Each step divides the one before it, and the first divides the longest step of a timeline. So
+no second is cut in two."""
 
 _HOUR: Final = 60
-"""The last minutes, of which is taken how long an attempt took."""
+"""Minutes over which the time of an attempt is averaged."""
 
 
-class Herds(NamedTuple):
-    """What was found."""
+class Bursts(NamedTuple):
+    """The bursts of a search."""
 
     listed: list[dict[str, Any]]
-    """Those with most jobs first."""
+    """The largest first."""
     unlisted: int
-    """A herd that is not listed has at most so many jobs; 0 where all are listed."""
+    """Maximum number of jobs in a burst that is not listed; 0 if all are listed."""
 
 
 class _Place(NamedTuple):
@@ -72,7 +73,7 @@ class _Place(NamedTuple):
 
 
 class _Pace(NamedTuple):
-    """What is known of how fast the jobs of a queue run."""
+    """How fast the jobs of a queue run, as far as that is known."""
 
     run: float | None
     """Seconds from claim to outcome, on average in the last hour; None where no attempt ended."""
@@ -83,17 +84,17 @@ class _Pace(NamedTuple):
     paused: bool
 
     def takes(self, number: int) -> float | None:
-        """Seconds for so many jobs; None where that is not known."""
+        """Return the seconds that `number` jobs take; None if that is not known."""
         if self.run is None or not self.slots or self.paused:
             return None
         busy = number * self.run / self.slots
         return max(busy, self.run, number / self.rate if self.rate else 0.0)
 
 
-async def herds(
+async def bursts(
     site: AsyncSite, lines: Mapping[str, Timeline], counts: Mapping[str, QueueStats]
-) -> Herds:
-    """The largest herds ahead, and about how long each takes."""
+) -> Bursts:
+    """Find the largest bursts ahead, and estimate how long each takes."""
     found: list[_Place] = []
     hiding: set[_Place] = set()
     fresh = [place for queue, line in lines.items() for place in _full(queue, line)]
@@ -122,11 +123,11 @@ async def herds(
         ]
     paces = await _paces(site, {place.queue: counts[place.queue] for place in found})
     listed = [_report(place, paces[place.queue]) for place in found[:SHOWN]]
-    return Herds(listed, max((each.number for each in [*hiding, *found[SHOWN:]]), default=0))
+    return Bursts(listed, max((each.number for each in [*hiding, *found[SHOWN:]]), default=0))
 
 
 def _full(queue: str, line: Timeline) -> Iterable[_Place]:
-    """The stretches, of a second or more, that are not past and may hide a herd."""
+    """Yield the stretches, of a second or more, that are not past and may contain a burst."""
     step_us = max(line.step_us, _SECOND)
     counts: Counter[int] = Counter()
     for i, number in enumerate(line.due):
@@ -159,7 +160,7 @@ def _report(place: _Place, pace: _Pace) -> dict[str, Any]:
 
 
 async def _paces(site: AsyncSite, counts: Mapping[str, QueueStats]) -> dict[str, _Pace]:
-    """How fast the jobs of each of these queues run."""
+    """Estimate how fast the jobs of each queue run."""
     if not counts:
         return {}
     commands = [job_commands.latency(site.keys(queue), _HOUR - 1, _HOUR) for queue in counts]

@@ -15,7 +15,7 @@ STYLES: Final = ("on", "on", "on", "soon", "soon", "late", "late", "late", "late
 """How each band of lateness is filled, the least late first."""
 
 
-class Cell(NamedTuple):
+class HeatCell(NamedTuple):
     """Jobs that began in a stretch of time, and were as late as the others."""
 
     x: int
@@ -31,7 +31,7 @@ class Heat(NamedTuple):
 
     width: int
     height: int
-    cells: list[Cell]
+    cells: list[HeatCell]
     rows: list[str]
     """The names of the bands, from the top."""
     ticks: list[str]
@@ -46,7 +46,7 @@ def draw_heat(shown: dict[str, Any]) -> Heat | None:
         return None
     names = [f"below {describe(_near(band))}" if band else "more" for band in bands]
     cells = [
-        Cell(
+        HeatCell(
             x * SIDE,
             (len(bands) - 1 - row) * ROW,
             STYLES[row],
@@ -82,12 +82,12 @@ _LEAST: Final = 3.0
 
 COLOURS: Final = 8
 _MANY: Final = 10
-_HERD: Final = 5
+_BURST: Final = 5
 """How many times higher than what is usual a bar must be to be cut."""
 TICKS: Final = 7
 
 
-class Part(NamedTuple):
+class BarSegment(NamedTuple):
     """A piece of a bar."""
 
     style: str
@@ -99,7 +99,7 @@ class Bar(NamedTuple):
     """What is due, or has ended, in a stretch."""
 
     x: float
-    parts: list[Part]
+    parts: list[BarSegment]
     from_us: int
     to_us: int
     due: int
@@ -148,13 +148,13 @@ def draw(shown: dict[str, Any]) -> Picture | None:
     from_us, step_us = _us(start), round(step * 1e6)
     bars = []
     for index, stack, says in stacks:
-        parts: list[Part] = []
+        parts: list[BarSegment] = []
         y = float(HEIGHT)
         scale = (HEIGHT - 12) / max(top, sum(number for _, number in stack))
         for style, number in stack:
             height = max(_LEAST, number * scale)
             y -= height
-            parts.append(Part(style, round(y, 2), round(height, 2)))
+            parts.append(BarSegment(style, round(y, 2), round(height, 2)))
         at_us = from_us + index * step_us
         due = sum(
             number
@@ -178,11 +178,11 @@ def draw(shown: dict[str, Any]) -> Picture | None:
 
 
 def top_of(sizes: list[int]) -> int:
-    """The height of the picture in jobs: a herd is cut, so that all else can be seen beside it."""
+    """Return the height of the picture in jobs: the bar of a burst is cut, to show the others."""
     if not sizes:
         return 0
     usual = sizes[len(sizes) * 9 // 10 - 1] if len(sizes) >= _MANY else sizes[-1]
-    return sizes[-1] if sizes[-1] <= _HERD * usual else usual * 2
+    return sizes[-1] if sizes[-1] <= _BURST * usual else usual * 2
 
 
 def _stack(each: dict[str, Any], colours: dict[str, str]) -> tuple[list[tuple[str, int]], str]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from bide.model.durations import from_us
 from bide.model.job import State
 from bide.views.find import Scan, Wanted, first_line, kind_of
-from bide.views.job import Seen
+from bide.views.job import FoundJob
 from bide.views.params import Asked
 from bide.views.site import AsyncSite, largest
 from bide.views.times import moment_json
@@ -35,7 +35,7 @@ class _Group:
     sample: Mapping[str, str] = field(default_factory=dict)
     """Queue and id of the newest."""
 
-    def add(self, seen: Seen, kind: str) -> None:
+    def add(self, seen: FoundJob, kind: str) -> None:
         """Count one more."""
         at_us, error = seen.moment_us, seen.snapshot.notes.error
         is_first = not self.queues  # of which the moment may be any: what is stored may be damaged

@@ -19,7 +19,7 @@ from bide.model.ids import LONGEST
 from bide.model.job import LISTABLE, Snapshot, State
 from bide.model.payload.body import ErrorInfo
 from bide.protocol.commands import jobs as job_commands
-from bide.views.job import Seen, error_line, searched
+from bide.views.job import FoundJob, error_line, searched
 from bide.views.params import Asked
 from bide.views.site import AsyncSite
 
@@ -27,7 +27,7 @@ _NUMBER: Final = re.compile(
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\d+"  # a UUID is one
 )
 _QUOTED: Final = re.compile(r"(?<!\w)'(?:[^']|'(?=\w))*'|\"[^\"]*\"")
-"""An apostrophe within a word is no quote."""
+"""An apostrophe within a word does not start a quotation."""
 _LONGEST: Final = 200
 _COMPARED: Final = 1_000
 """Characters of a line that are compared; what is quoted is often longer than what is shown."""
@@ -122,10 +122,10 @@ class Wanted:
 
     @classmethod
     async def read(cls, site: AsyncSite, asked: Asked) -> Wanted:
-        """What `q`, `state`, `task`, `error`, `kind`, `text`, `since` and `until` say.
+        """Read `q`, `state`, `task`, `error`, `kind`, `text`, `since` and `until`.
 
         Raises:
-            UsageError: one cannot be meant.
+            UsageError: a parameter is invalid.
             NotFound: there is no such queue.
         """
         return cls(
@@ -150,7 +150,7 @@ class Wanted:
             None,
         )
 
-    def fits(self, seen: Seen, site: AsyncSite) -> bool:
+    def fits(self, seen: FoundJob, site: AsyncSite) -> bool:
         """Whether a job is meant."""
         snapshot = seen.snapshot
         if seen.state not in self.states:
@@ -199,13 +199,13 @@ class Scan:
     next: Place | None = None
     """Where to go on; None where all has been looked at."""
 
-    async def run(self, most: int) -> list[Seen]:
+    async def run(self, most: int) -> list[FoundJob]:
         """The next jobs that fit, `most` at most.
 
         Raises:
             UsageError: `after` is none that a scan has said.
         """
-        found: list[Seen] = []
+        found: list[FoundJob] = []
         async for seen, place in self._places():
             if len(found) == most:
                 self.next = place
@@ -214,7 +214,7 @@ class Scan:
                 found.append(seen)
         return found
 
-    async def each(self) -> AsyncIterator[Seen]:
+    async def each(self) -> AsyncIterator[FoundJob]:
         """All that fit among those that are looked at.
 
         Raises:
@@ -224,7 +224,7 @@ class Scan:
             if self.wanted.fits(seen, self.site):
                 yield seen
 
-    async def _places(self) -> AsyncIterator[tuple[Seen, Place]]:
+    async def _places(self) -> AsyncIterator[tuple[FoundJob, Place]]:
         """Jobs with where each stands."""
         lists = [(state, queue) for state in self.wanted.states for queue in self.wanted.queues]
         begin = Place.read(self.after, lists)
@@ -252,7 +252,7 @@ class Scan:
                     self.looked += 1
                     behind = (id,) if state in _MOVING else ()
                     if id in by_id:
-                        yield Seen(queue, by_id[id]), place
+                        yield FoundJob(queue, by_id[id]), place
             walk, behind = Walk(), ()
 
 
@@ -274,10 +274,10 @@ class Place(NamedTuple):
 
     @classmethod
     def read(cls, text: str, lists: Sequence[tuple[State, str]]) -> Place:
-        """The place that a text says; where the first of the lists begins for none.
+        """Read a place; an empty text means the start of the first list.
 
         Raises:
-            UsageError: it says none in these lists.
+            UsageError: the text is not a place in these lists.
         """
         if not text:
             return cls(0, 0, *(lists[0] if lists else (State.ACTIVE, "")))
@@ -287,7 +287,9 @@ class Place(NamedTuple):
         for one, name in lists if is_number else ():
             if (one, name) == (state, queue):
                 return cls(int(start), int(looked), one, name, tuple(behind))
-        raise UsageError(f"after={text[:60]!r} is no place in these lists; leave it out to begin.")
+        raise UsageError(
+            f"after={text[:60]!r} is not a place in these lists; leave it out for the first jobs."
+        )
 
     def up(self, by: int) -> Place:
         """The same place once so many before it have left the list; no job is passed over."""

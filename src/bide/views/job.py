@@ -21,7 +21,7 @@ _REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
 
 
-class Seen(NamedTuple):
+class FoundJob(NamedTuple):
     """A job, where it was found."""
 
     queue: str
@@ -58,12 +58,12 @@ class Seen(NamedTuple):
         return (self.snapshot.now_us - self.moment_us) / 1e6
 
 
-def when(seen: Seen) -> str:
+def when(seen: FoundJob) -> str:
     """The job's moment, seen from now."""
     return relative(-seen.ago)
 
 
-def data_line(seen: Seen) -> str:
+def data_line(seen: FoundJob) -> str:
     """The data of an item, as far as a list has room; nothing of a job."""
     if not seen.snapshot.is_item:
         return ""
@@ -74,7 +74,7 @@ def data_line(seen: Seen) -> str:
     return line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
 
 
-def given_description(seen: Seen) -> str:
+def given_description(seen: FoundJob) -> str:
     """What its producer said of it, if anything."""
     try:
         return seen.snapshot.head.description or ""
@@ -87,7 +87,7 @@ def error_line(error: ErrorInfo) -> str:
     return f"{error.type}: {error.message}" if error.message else error.type
 
 
-def brief(seen: Seen) -> dict[str, Any]:
+def brief(seen: FoundJob) -> dict[str, Any]:
     """A job as `bide jobs ls --json` has it."""
     job, error = seen.job, seen.snapshot.notes.error
     return {
@@ -108,7 +108,7 @@ def brief(seen: Seen) -> dict[str, Any]:
     }
 
 
-def full(seen: Seen) -> dict[str, Any]:
+def full(seen: FoundJob) -> dict[str, Any]:
     """A job as `bide jobs show --json` has it."""
     job, progress = seen.job, seen.job.progress
     unread: list[str] = []
@@ -153,12 +153,12 @@ def full(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _group(seen: Seen) -> dict[str, Any] | None:
+def _group(seen: FoundJob) -> dict[str, Any] | None:
     name, waits = seen.job.group, seen.snapshot.turn
     return None if name is None else {"name": name, "waits": waits and waits._asdict()}
 
 
-def _unique(seen: Seen) -> dict[str, str | None] | None:
+def _unique(seen: FoundJob) -> dict[str, str | None] | None:
     """Under which key calls fold into it, and how."""
     terms = seen.snapshot.terms
     if terms.folding is None:
@@ -174,7 +174,7 @@ def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
     ]
 
 
-def _full_item(seen: Seen) -> dict[str, Any]:
+def _full_item(seen: FoundJob) -> dict[str, Any]:
     """An item of data: what a job has besides is not there."""
     unread: list[str] = []
     data = None
@@ -192,7 +192,7 @@ def _full_item(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _moves(seen: Seen) -> list[dict[str, str | None]]:
+def _moves(seen: FoundJob) -> list[dict[str, str | None]]:
     """From when to when it was rescheduled."""
     return [
         {"at": moment_json(at), "from": moment_json(was), "to": moment_json(due)}
@@ -236,7 +236,7 @@ PAYLOAD: Final = ("args", "kwargs", "meta", "result", "data")
 
 def masked_brief(queue: str, snapshot: Snapshot, mask: Mask) -> dict[str, Any]:
     """A job in a list."""
-    seen = Seen(queue, snapshot)
+    seen = FoundJob(queue, snapshot)
     progress = snapshot.notes.progress
     return brief(seen) | {
         "description": describe(snapshot, mask),
@@ -247,7 +247,7 @@ def masked_brief(queue: str, snapshot: Snapshot, mask: Mask) -> dict[str, Any]:
 
 def masked_full(queue: str, snapshot: Snapshot, mask: Mask) -> dict[str, Any]:
     """Everything that is known of a job."""
-    shown = _OF_JOBS | full(Seen(queue, snapshot))
+    shown = _OF_JOBS | full(FoundJob(queue, snapshot))
     shown["description"] = describe(snapshot, mask)
     for kind in PAYLOAD:
         if shown.get(kind) is not None:
@@ -276,7 +276,7 @@ def describe(snapshot: Snapshot, mask: Mask) -> str:
 
 
 def searched(snapshot: Snapshot, mask: Mask) -> str:
-    """The text in which is searched: what whoever looks may see, and nothing besides."""
+    """Return the text that a search looks in: only what the page shows of the job."""
     parts = [snapshot.id]
     try:
         if snapshot.is_item:

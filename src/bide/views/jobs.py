@@ -13,7 +13,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.queue.explain import Read, Reason, explain
 from bide.queue.job_view import not_found
 from bide.views.find import LOOK, Scan, Wanted
-from bide.views.job import Seen, masked_brief, masked_full, why_report
+from bide.views.job import FoundJob, masked_brief, masked_full, why_report
 from bide.views.params import Asked
 from bide.views.queues import family, hidden
 from bide.views.site import AsyncSite
@@ -23,16 +23,16 @@ PAGE: Final = 50
 
 
 async def jobs(site: AsyncSite, asked: Asked) -> dict[str, Any]:
-    """A page of the jobs that fit, and how far was looked for them.
+    """Return a page of the jobs that match, and how many jobs were searched for them.
 
     Raises:
-        UsageError: a parameter cannot be meant.
+        UsageError: a parameter is invalid.
         NotFound: there is no queue `q`.
     """
     wanted, after = await Wanted.read(site, asked), asked.text("after")
     scan = Scan(site, wanted, look=LOOK, after=after)
     found = await scan.run(asked.number("count", PAGE, 500) or PAGE)
-    if wanted.text and not after:  # one whose id that is need not be looked for
+    if wanted.text and not after:  # the text may be a job id, which needs no search
         named = [
             one for one in await _named(site, wanted) if one.id not in {seen.id for seen in found}
         ]
@@ -58,17 +58,17 @@ async def _reasons(site: AsyncSite, queue: str, snapshot: Snapshot) -> list[Reas
     return explain(Read(queue, snapshot, counts[queue], await site.workers()))
 
 
-async def _named(site: AsyncSite, wanted: Wanted) -> list[Seen]:
+async def _named(site: AsyncSite, wanted: Wanted) -> list[FoundJob]:
     """The jobs whose id the text is."""
     if len(wanted.text) > LONGEST:
         return []
     commands = [job_commands.fetch(site.keys(queue), [wanted.text]) for queue in wanted.queues]
     return [
-        Seen(queue, snapshot)
+        FoundJob(queue, snapshot)
         for queue, (snapshot,) in zip(
             wanted.queues, await site.client.run_many(commands), strict=True
         )
-        if snapshot is not None and wanted.fits(Seen(queue, snapshot), site)
+        if snapshot is not None and wanted.fits(FoundJob(queue, snapshot), site)
     ]
 
 
@@ -113,10 +113,10 @@ def read_range(asked: Asked) -> tuple[int, int]:
 
 
 async def stretch(site: AsyncSite, asked: Asked) -> dict[str, Any]:
-    """How many jobs of each queue are due from `from` on and before `to`, and some of them.
+    """Count the jobs of each queue that are due from `from` on and before `to`; return some.
 
     Raises:
-        UsageError: a parameter cannot be meant.
+        UsageError: a parameter is invalid.
         NotFound: there is no queue `q`.
     """
     from_us, to_us = read_range(asked)
@@ -137,7 +137,7 @@ async def stretch(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     shown.sort(key=lambda each: (each[0], each[2].id))
     sizes = {name: page.total for name, page in zip(names, pages, strict=True) if page.total}
     total = sum(sizes.values())
-    # Of several queues only the first page: which jobs a later one has, nobody counts.
+    # Several queues have only a first page: `start` counts the jobs of one queue.
     more = len(names) == 1 and start + PAGE < total
     return {
         "from": moment_json(to_moment(from_us)),

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 LATEST_US: Final = 2**52
 _EARLIEST_US: Final = 10**14
-"""A smaller number is no moment that anyone means, but seconds or milliseconds."""
+"""A smaller number is taken for seconds or milliseconds by mistake, and refused."""
 
 
 class Asked(Mapping[str, str]):
@@ -56,16 +56,16 @@ class Asked(Mapping[str, str]):
         return [value for key, value in self.pairs if key == name and value]
 
     def number(self, name: str, otherwise: int, most: int) -> int:
-        """A whole number from 0 to `most`.
+        """Read a whole number from 0 to `most`.
 
         Raises:
-            UsageError: it is none.
+            UsageError: the value is not such a number.
         """
         text = self.text(name)
         if not text:
             return otherwise
         if not (text.isascii() and text.isdecimal()) or len(text) > 16 or int(text) > most:
-            raise UsageError(f"{name}={text[:40]!r} is no whole number from 0 to {most}.")
+            raise UsageError(f"{name}={text[:40]!r} is not a whole number from 0 to {most}.")
         return int(text)
 
     def choice(self, name: str, among: Mapping[str, T], otherwise: str) -> tuple[str, T]:
@@ -92,8 +92,8 @@ class Asked(Mapping[str, str]):
             at_us = self.number(name, 0, LATEST_US)
             if 0 < at_us < _EARLIEST_US:
                 raise UsageError(
-                    f"{name}={text} is no moment; give microseconds since 1970, or a time such as "
-                    "2030-01-31T09:00:00+01:00."
+                    f"{name}={text} is too small for microseconds since 1970; give those, or a "
+                    "time such as 2030-01-31T09:00:00+01:00."
                 )
             return at_us
         return at_to_us(read_moment(text, name), name)
@@ -120,10 +120,10 @@ class Asked(Mapping[str, str]):
 
 
 def read_moment(text: str, name: str) -> datetime:
-    """A moment: ISO 8601 with a time zone.
+    """Read a moment: ISO 8601 with a time zone.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not such a moment.
     """
     try:
         at = datetime.fromisoformat(text)
@@ -131,7 +131,8 @@ def read_moment(text: str, name: str) -> datetime:
         at = None
     if at is None or at.utcoffset() is None:
         raise UsageError(
-            f"{name}={text[:40]!r} is no moment; write it as 2030-01-31T09:00:00+01:00."
+            f"{name}={text[:40]!r} is not a time with a time zone; write it as "
+            "2030-01-31T09:00:00+01:00."
         )
     return at
 

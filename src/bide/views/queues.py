@@ -34,7 +34,9 @@ async def groups(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     queue = await site.one(asked.text("q"))
     after = asked.text("after") or BEGIN
     if not (after.isascii() and after.isdecimal()) or len(after) > 20:
-        raise UsageError(f"after={after[:60]!r} is no place among groups; leave it out to begin.")
+        raise UsageError(
+            f"after={after[:60]!r} is not a place in the list of groups; leave it out."
+        )
     return {"name": queue, **piece(await site.client.run(ops.page(site.keys(queue), after)))}
 
 

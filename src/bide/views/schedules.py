@@ -20,7 +20,7 @@ from bide.views.site import AsyncSite
 from bide.views.times import moment_json
 
 
-class Seen(NamedTuple):
+class FoundSchedule(NamedTuple):
     """A schedule, and where it was found."""
 
     queue: str
@@ -42,7 +42,7 @@ def _next_of(schedule: Schedule) -> datetime | None:
         return None
 
 
-def schedule_report(seen: Seen) -> dict[str, Any]:
+def schedule_report(seen: FoundSchedule) -> dict[str, Any]:
     """A schedule as JSON has it."""
     schedule = seen.schedule
     return {
@@ -125,7 +125,7 @@ def foreseen(one: Schedule, timing: Timing, now_us: int) -> list[str | None]:
 
 
 def _report(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
-    shown = schedule_report(Seen(queue, one, from_us(now_us)))
+    shown = schedule_report(FoundSchedule(queue, one, from_us(now_us)))
     return shown | {"when": one.when, "upcoming": _next(one)}
 
 

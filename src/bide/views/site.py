@@ -45,7 +45,7 @@ class Site:
         """Set up; nothing is sent yet.
 
         Raises:
-            UsageError: the URL or the prefix cannot be meant.
+            UsageError: the URL or the prefix is invalid.
         """
         self.client = blocking.Client(url, retry_for=0)
         self.where = self.client.where
@@ -189,7 +189,7 @@ class AsyncSite:
         """Set up; nothing is sent yet.
 
         Raises:
-            UsageError: the URL, the prefix or a queue's name cannot be meant.
+            UsageError: the URL, the prefix or a queue's name is invalid.
         """
         self.client: Final = aio.AsyncClient(url, retry_for=PATIENCE)
         self.where: Final = self.client.where

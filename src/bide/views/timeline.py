@@ -12,7 +12,7 @@ from bide.model.durations import from_us, to_us
 from bide.model.latency import FINEST, LAST, LONGEST, Histogram, Minute
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.jobs import QueueStats, Timeline
-from bide.views.bursts import LEAST, herds
+from bide.views.bursts import LEAST, bursts
 from bide.views.params import Asked
 from bide.views.schedules import firings
 from bide.views.site import AsyncSite, largest
@@ -74,7 +74,7 @@ async def timeline(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     fired = await firings(
         site, {queue: counts[queue].schedules for queue in shown}, *from_to, span.step_us
     )
-    found = await herds(site, lines, counts)
+    found = await bursts(site, lines, counts)
     return {
         "span": name,
         "now": first and moment_json(from_us(first.now_us)),
@@ -91,8 +91,8 @@ async def timeline(site: AsyncSite, asked: Asked) -> dict[str, Any]:
         "scheduled_until": moment_json(None if fired.until_us is None else from_us(fired.until_us)),
         "schedules_left_out": fired.left_out,
         "kept_for": _kept_for({queue: counts[queue] for queue in shown}, span.back * span.step_us),
-        "herds": found.listed,
-        "herd": LEAST,
+        "bursts": found.listed,
+        "burst": LEAST,
         "unlisted": found.unlisted,
     }
 

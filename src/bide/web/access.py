@@ -35,11 +35,11 @@ from bide.errors import (
 from bide.views.site import NotFound
 
 SHORTEST_TOKEN: Final = 16
-"""Characters that a token has at least: nobody counts how often someone guesses."""
+"""Minimum characters of a token. Long, because failed attempts are not counted or limited."""
 
 
 class Role(StrEnum):
-    """What somebody may do."""
+    """What the sender of a request may do."""
 
     VIEWER = "viewer"
     """Look."""
@@ -52,7 +52,7 @@ Authorize = Callable[[Request], "Awaitable[Role | str | None] | Role | str | Non
 
 
 class Refused(BideError):
-    """Whoever asks may not."""
+    """The sender of a request may not do what it asks for."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
@@ -86,14 +86,14 @@ class Access:
         """Set up.
 
         Args:
-            viewer_token: of those who may look.
-            operator_token: of those who may change things too.
+            viewer_token: the token of users who may look.
+            operator_token: the token of users who may change things too.
             authorize: decides instead of tokens.
-            local_role: of whoever sits at this machine, where there is neither token nor hook.
+            local_role: the role of requests from this machine, if there is no token and no hook.
 
         Raises:
-            UsageError: a token is too short, there are tokens and a hook, or nothing says who may
-                look.
+            UsageError: a token is too short, there are tokens and a hook, or no argument says who
+                may look.
         """
         for token in (viewer_token, operator_token):
             if token is not None and len(token) < SHORTEST_TOKEN:
@@ -120,21 +120,21 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody is asked for credentials, so that only this machine may be served."""
+        """Whether requests need no credentials, so that only this machine may be served."""
         return not self._tokens and self._authorize is None
 
     async def role(self, request: Request) -> Role:
-        """What the sender may do.
+        """Return what the sender may do.
 
         Raises:
-            Refused: nothing.
+            Refused: the sender may do nothing.
         """
         if self._authorize is not None:
             found = self._authorize(request)
             if inspect.isawaitable(found):
                 found = await found
             if found is None:
-                raise Refused("You may not see this page; ask whoever runs it.", 403)
+                raise Refused("You may not see this page; ask its administrator.", 403)
             return Role(found)
         if self._tokens:
             return self._by_token(request)
@@ -211,7 +211,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def check_origin(request: Request) -> None:
-    """Let something be changed only from the page itself, or by what is no browser.
+    """Check that a change was sent by the page itself, or by a client that is not a browser.
 
     Raises:
         Refused: another site's page sent it.
@@ -221,7 +221,7 @@ def check_origin(request: Request) -> None:
 
 
 def check_reader(request: Request) -> None:
-    """Let a page be read by the page itself, by a link to it, or by what is no browser.
+    """Check that a read was sent by the page itself, by a link, or by a client without a browser.
 
     Raises:
         Refused: a script or an image of another site's page sent it.

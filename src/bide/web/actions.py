@@ -39,27 +39,27 @@ from bide.web.pages import render
 from bide.web.selection import MOST, Chosen, choose, given, read_wish
 
 
-class Verb(NamedTuple):
-    """A change of jobs."""
+class JobAction(NamedTuple):
+    """A change that the dashboard offers for jobs."""
 
     does: str
-    """As a button says it."""
+    """The label of its button."""
     done: str
     states: tuple[State, ...]
-    """Of the jobs that it may be for."""
+    """The states of jobs that allow the change."""
 
 
 _DUE: Final = (State.WAITING, State.DELAYED)
 _UNBEGUN: Final = (*_DUE, State.BLOCKED)
 _ENDED: Final = tuple(state for state in State if state in FINISHED)
 
-VERBS: Final[dict[str, Verb]] = {
-    "cancel": Verb("Cancel", "cancelled", (State.ACTIVE, *_UNBEGUN)),
-    "promote": Verb("Run now", "made due now", _UNBEGUN),
-    "reschedule": Verb("Reschedule", "rescheduled", _UNBEGUN),
-    "spread": Verb("Spread", "spread", _DUE),
-    "retry": Verb("Retry", "retried", _ENDED),
-    "delete": Verb("Delete", "deleted", (*_UNBEGUN, *_ENDED)),
+VERBS: Final[dict[str, JobAction]] = {
+    "cancel": JobAction("Cancel", "cancelled", (State.ACTIVE, *_UNBEGUN)),
+    "promote": JobAction("Run now", "made due now", _UNBEGUN),
+    "reschedule": JobAction("Reschedule", "rescheduled", _UNBEGUN),
+    "spread": JobAction("Spread", "spread", _DUE),
+    "retry": JobAction("Retry", "retried", _ENDED),
+    "delete": JobAction("Delete", "deleted", (*_UNBEGUN, *_ENDED)),
 }
 """What can be done to jobs."""
 
@@ -72,23 +72,23 @@ _TRIP: Final = 10
 _FINE: Final = ("ok", "asked")
 
 _IN_THEIR_LIST: Final = ("reschedule", "spread")
-"""What leaves jobs in the list in which they stand, so that the rest of it could not be told."""
+"""Verbs that leave jobs in their list, so that changed jobs look like the remaining ones."""
 
 _OF_ONE_FORM: Final = ("sure", "as_of", "after")
-"""What the form for the rest says anew."""
+"""Fields that the form for the remaining jobs sets to new values."""
 
 
 async def change_jobs(site: AsyncSite, request: Request, asked: Asked, verb: str) -> Response:
-    """Say which jobs are meant, or change them.
+    """Show which jobs a form selects, or change them.
 
     Raises:
-        UsageError: the form cannot be meant.
+        UsageError: the form is invalid.
         NotFound: there is no such queue.
     """
     does = VERBS[verb]
     if verb in _IN_THEIR_LIST and not (asked.text("id") or asked.text("from")):
         raise UsageError(f"{does.does} which jobs? Give an id, or a range: from= and to=.")
-    what = _what(verb, asked)  # before anything is asked or done: it must be one that can be meant
+    what = _what(verb, asked)  # checks the form before anything is asked or done
     chosen = await choose(site, asked, does.states)
     if not chosen.named and chosen.total > MOST and asked.text("from"):
         _check_rest(verb, asked, chosen)
@@ -153,10 +153,10 @@ def _check_rest(verb: str, asked: Asked, chosen: Chosen) -> None:
 
 
 def _what(verb: str, asked: Asked) -> str:
-    """The rest of the sentence that says what would be done.
+    """Return the rest of the sentence that says what would be done.
 
     Raises:
-        UsageError: when is not said, or cannot be meant.
+        UsageError: the time is missing or invalid.
     """
     if verb == "spread":
         return f"evenly over the next {describe(_over_us(asked) / 1e6)}"
@@ -196,7 +196,7 @@ async def _do(
                 if isinstance(replies, BideError):
                     trouble = replies
                 else:
-                    words.update(getattr(reply, "word", reply) for reply in replies)
+                    words.update(getattr(reply, "result", reply) for reply in replies)
             if trouble:
                 return came, trouble
     return came, None
@@ -248,12 +248,12 @@ SCHEDULE_VERBS: Final = tuple(
 async def act_on_schedule(
     site: AsyncSite, request: Request, asked: Asked, role: Role, verb: str
 ) -> Response:
-    """Do what a form says.
+    """Do what a form says with a schedule.
 
     Raises:
-        UsageError: the form cannot be meant.
+        UsageError: the form is invalid.
         NotFound: there is no such queue.
-        ScheduleNotFound: it has no such schedule.
+        ScheduleNotFound: the queue has no such schedule.
     """
     queue, now_us, one = await named(site, asked)
     keys = site.keys(queue)
@@ -323,9 +323,9 @@ async def act(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Re
 
     Raises:
         Refused: the sender may only look.
-        UsageError: the form cannot be meant.
+        UsageError: the form is invalid.
         NotFound: there is no such queue.
-        ScheduleNotFound: it has no such schedule.
+        ScheduleNotFound: the queue has no such schedule.
     """
     if role != Role.OPERATOR:
         raise Refused("You may look, but not change anything; an operator's token may.", 403)

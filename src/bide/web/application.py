@@ -1,9 +1,9 @@
 """The ASGI application: which address leads where, and what every response carries.
 
 uvicorn waits for the rest of a request without a limit. A client that sends half a request would
-keep its connection for ever, and a thousand such clients would take all connections of the process.
-So a request must arrive whole within `PATIENCE`. Of the connections that wait for a request, the
-newest `MOST_WAITING` are kept.
+keep its connection without end, and a thousand such clients would take all connections of the
+process. So a request must arrive whole within `PATIENCE`. Of the connections that wait for a
+request, the newest `MOST_WAITING` are kept.
 """
 
 from __future__ import annotations
@@ -95,20 +95,20 @@ def app(
     """Make the page, to be served or to be mounted in another application.
 
     Args:
-        url: of the server; else as for `Queue`.
-        prefix: of all keys; else as for `Queue`.
-        queues: the only ones that are shown; else all.
-        viewer_token: with which one may look, 16 characters or more; else
+        url: the URL of the server; default as for `Queue`.
+        prefix: the prefix of all keys; default as for `Queue`.
+        queues: the queues that are shown; default all.
+        viewer_token: the token to look, 16 characters or more; default
             `$BIDE_WEB_VIEWER_TOKEN`.
-        operator_token: with which one may change things too; else `$BIDE_WEB_OPERATOR_TOKEN`.
+        operator_token: the token to change things too; default `$BIDE_WEB_OPERATOR_TOKEN`.
         authorize: decides instead of tokens, for a host application with users of its own: from a
             Starlette request to `"viewer"`, `"operator"` or None; a coroutine function is awaited.
-        local_role: of who sits at this machine, where there is neither token nor `authorize`: for
-            development, and for a page that no proxy passes on to others.
-        mask: what is shown of a payload; else `mask_secrets`.
+        local_role: the role of requests from this machine, if there is no token and no
+            `authorize`. For development, and for a page that no proxy forwards to.
+        mask: returns what is shown of a payload; default `mask_secrets`.
 
     Raises:
-        UsageError: an argument cannot be meant, or nothing says who may look.
+        UsageError: an argument is invalid, or no argument says who may look.
     """
     if authorize is None and viewer_token is None and operator_token is None:
         viewer_token = os.environ.get(VARIABLES[Role.VIEWER])
@@ -122,7 +122,7 @@ def app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        """Where it stands alone; what is mounted is told nothing, and needs nothing."""
+        """Close the client at shutdown. A mounted app gets no lifespan events, and needs none."""
         yield
         await site.client.close()
 
@@ -161,7 +161,7 @@ async def _without_slash(site: AsyncSite, request: Request, asked: Asked, role: 
 def _guarded(
     site: AsyncSite, access: Access, answer: Answer, failed: Failed
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Who asks, and what for, is looked at first; whatever fails is told."""
+    """Wrap an answer: check credentials and origin first, and turn errors into responses."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -173,9 +173,9 @@ def _guarded(
             else:
                 check_reader(request)
             return await answer(site, request, Asked(text), role)
-        except ClientDisconnect:  # nobody reads the answer
+        except ClientDisconnect:  # the client does not read the answer
             return Response(status_code=400)
-        except Exception as error:  # one of ours is a sentence; another is logged as it is told
+        except Exception as error:  # a `BideError` is shown; others are logged
             return failed(request, error)
 
     return guarded

@@ -75,7 +75,7 @@ class _Here:
     def begin(self, client: str) -> _Stream:
         """Add a stream. If there are too many, the oldest one of the address with most ends.
 
-        So whoever comes gets a stream, however many another client keeps open.
+        So every new client gets a stream, however many another client keeps open.
         """
         fresh = _Stream(client)
         self.streams[fresh] = None
@@ -106,7 +106,7 @@ class Live:
             Refused: another site's page asks, whose browser would keep the connection.
         """
         check_origin(request)
-        if request.method == "HEAD":  # whoever asks waits for the end of what is not shown
+        if request.method == "HEAD":  # a stream would not end, and the client waits for its end
             return Response(media_type="text/event-stream")
         client = request.client.host if request.client else ""
         return StreamingResponse(

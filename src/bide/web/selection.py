@@ -70,10 +70,10 @@ class Chosen:
 
 
 async def choose(site: AsyncSite, asked: Asked, states: Sequence[State]) -> Chosen:
-    """The jobs that a form means, if they may be in these states.
+    """Find the jobs that a form selects, if they may be in these states.
 
     Raises:
-        UsageError: it does not say which, or cannot be meant.
+        UsageError: the form selects no jobs, or is invalid.
         NotFound: there is no queue `q`.
     """
     if id := asked.text("id"):
@@ -166,10 +166,10 @@ def given(asked: Asked) -> dict[str, str]:
 
 
 def read_wish(asked: Asked) -> Wish:
-    """What a form asks for.
+    """Read the timing, the missed-times policy and the jitter of a form.
 
     Raises:
-        UsageError: it cannot be meant.
+        UsageError: a field is invalid.
     """
     kind = asked.text("kind")
     if kind not in _KINDS:

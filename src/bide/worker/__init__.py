@@ -1,9 +1,13 @@
 """The worker: claims jobs, runs them, settles them, and sleeps until the next is due.
 
-`worker` is the public class; `loop` decides what to send and how long to wait; `station` is one
-queue as the worker sees it; `running` carries a job from its claim to its outcome; `threads` runs
-plain functions. One background duty a file: `leases` renews, `ear` hears wake hints, `alarm` fires
-at the next due time, `deadlines` ends jobs that run too long, `heartbeat` says that it lives.
+- `worker`: the public class.
+- `loop`: decides what to send and how long to wait.
+- `queue_state`: one queue as the worker sees it.
+- `executors`: take a job from its claim to its outcome, in this process or in child processes.
+- `threads`: runs plain functions, and fires at the next due time.
+- `heartbeat`: renews leases, reports that the worker is alive, and refills schedules.
+- `wakeups`: listens for wake-up messages and requests to cancel.
+- `deadlines`: ends jobs that run too long.
 """
 
 from bide.worker.worker import Worker

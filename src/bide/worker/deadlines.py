@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Timed(Protocol):
-    """Something that must end by a moment of the loop's clock."""
+    """Something that must end by `deadline`, a time of the loop's clock."""
 
     deadline: float
     ended: bool
@@ -26,15 +26,15 @@ class Deadlines(Generic[T]):
         self._loop = loop
         self._expire = expire
         self._context = copy_context()
-        """That of no job: the timer is for all."""
+        """A context of no job: all jobs share the timer."""
         self._heap: list[tuple[float, int, T]] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._armed_for = 0.0  # uvloop's handle for a moment that has passed knows no `when`
+        self._armed_for = 0.0  # uvloop's timer handle has no `when` once its time has passed
         self._compact_at = 1024
 
     def add(self, entry: T) -> None:
-        """Watch an entry until it says that it has ended."""
+        """Watch an entry until its `ended` is true."""
         self._count += 1
         heapq.heappush(self._heap, (entry.deadline, self._count, entry))
         if len(self._heap) > self._compact_at:
@@ -43,12 +43,12 @@ class Deadlines(Generic[T]):
             self._arm()
 
     def close(self) -> None:
-        """Watch nothing more."""
+        """Stop watching all entries."""
         self._heap.clear()
         self._arm()
 
     def _compact(self) -> None:
-        """Drop what has ended; the bound doubles with what is left, so this costs O(1) an entry."""
+        """Drop ended entries. The bound is twice the rest, so the cost is O(1) an entry."""
         self._heap = [item for item in self._heap if not item[2].ended]
         heapq.heapify(self._heap)
         self._compact_at = max(1024, 2 * len(self._heap))
@@ -69,5 +69,5 @@ class Deadlines(Generic[T]):
                 entry = heapq.heappop(self._heap)[2]
                 if not entry.ended:
                     self._expire(entry)
-        finally:  # whatever became of one, the others are watched
+        finally:  # the other entries stay watched, even if one callback raised
             self._arm()

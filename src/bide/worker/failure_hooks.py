@@ -1,10 +1,11 @@
-"""What is called once a run has ended: the hooks that hear of a failure, then the job's callback.
+"""Calls failure hooks and then the job's callback, once a run has ended.
 
-None of them changes how the run ended, and what one raises is logged. They run in the context of
-the job: on the event loop those of a coroutine function, in its thread those of a plain function.
+None of them changes the outcome of the run, and their errors are logged. They run in the context of
+the job: on the event loop after a coroutine function, in the job's thread after a plain function.
 
-A claim finds that a lease has ended, and returns the job to the queue, or has it fail. It says so
-in its reply, once: if that is lost, or this worker dies before the hooks have run, none is told.
+If a claim finds that a lease has ended, the server returns the job to the queue or fails it. Only
+the reply to that claim reports it. If the reply is lost, or this worker dies before the hooks have
+run, the hooks are not called.
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class _Call(NamedTuple):
-    """A function of the user's that is to be called."""
+    """A call of a hook or a callback of the application."""
 
     name: str
     function: Function | str
     args: Sequence[Any]
 
     def resolve(self, served: TaskRegistry) -> Function:
-        """Return the function; a job may name its callback."""
+        """Return the function; if a job names its callback, find it by that name."""
         return served.function(self.function) if isinstance(self.function, str) else self.function
 
 
-def is_due(judged: RunOutcome) -> bool:
-    """Whether something is to be called after a run that ended so."""
-    return judged.callback is not None or (judged.is_failure and bool(hearing_failures()))
+def is_due(outcome: RunOutcome) -> bool:
+    """Whether a hook or a callback must be called after this outcome."""
+    return outcome.callback is not None or (outcome.is_failure and bool(hearing_failures()))
 
 
 async def call_async(
-    run: RunningJob, judged: RunOutcome, served: TaskRegistry, in_thread: InThread, seconds: float
+    run: RunningJob, outcome: RunOutcome, served: TaskRegistry, in_thread: InThread, seconds: float
 ) -> None:
-    """Call it all from the event loop, within so many seconds."""
+    """Call the hooks and the callback from the event loop, within `seconds` in total."""
     end = asyncio.get_running_loop().time() + seconds
-    for call in _calls(run, judged):
+    for call in _calls(run, outcome):
         try:
             async with asyncio.timeout_at(end):
                 await _call_async(call, served, in_thread)
@@ -72,7 +73,7 @@ async def _call_async(call: _Call, served: TaskRegistry, in_thread: InThread) ->
             await function(*args)
         else:
             made = await in_thread(lambda: function(*args))
-            if inspect.isawaitable(made):  # it was a coroutine function, in a wrapper
+            if inspect.isawaitable(made):  # a wrapper hid a coroutine function
                 await made
     except asyncio.CancelledError:
         raise
@@ -81,9 +82,9 @@ async def _call_async(call: _Call, served: TaskRegistry, in_thread: InThread) ->
         log.exception("job %s: %s raised", short_id(current_job().id), call.name)
 
 
-def call(run: RunningJob, judged: RunOutcome, served: TaskRegistry, wait: Wait) -> None:
-    """Call it all in this thread, the one that the job ran in."""
-    for call in _calls(run, judged):
+def call(run: RunningJob, outcome: RunOutcome, served: TaskRegistry, wait: Wait) -> None:
+    """Call the hooks and the callback in this thread, in which the job ran."""
+    for call in _calls(run, outcome):
         try:
             made = call.resolve(served)(*call.args)
             if inspect.isawaitable(made):
@@ -97,31 +98,33 @@ async def _awaiting(made: Awaitable[Any]) -> Any:
     return await made
 
 
-def _calls(run: RunningJob, judged: RunOutcome) -> list[_Call]:
+def _calls(run: RunningJob, outcome: RunOutcome) -> list[_Call]:
     calls = []
-    if judged.is_failure and (hearing := hearing_failures()):
-        failure = _failure(run, judged)
-        for middleware in hearing:
+    if outcome.is_failure and (hooks := hearing_failures()):
+        failure = _failure(run, outcome)
+        for middleware in hooks:
             name = f"the hook {type(middleware).__qualname__}.failed"
             calls.append(_Call(name, middleware.failed, (failure,)))
-    if judged.callback is not None:
-        name = f"its callback {judged.callback!r}"
-        calls.append(_Call(name, judged.callback, (current_job(), judged.value)))
+    if outcome.callback is not None:
+        name = f"its callback {outcome.callback!r}"
+        calls.append(_Call(name, outcome.callback, (current_job(), outcome.value)))
     return calls
 
 
-def _failure(run: RunningJob, judged: RunOutcome) -> FailedAttempt:
-    assert isinstance(judged.value, BaseException)
+def _failure(run: RunningJob, outcome: RunOutcome) -> FailedAttempt:
+    assert isinstance(outcome.value, BaseException)
     args, kwargs = arguments_of(run)
-    return FailedAttempt(current_job(), judged.value, args, kwargs, judged.retry_in, judged.raised)
+    return FailedAttempt(
+        current_job(), outcome.value, args, kwargs, outcome.retry_in, outcome.raised
+    )
 
 
 Report = Callable[[RunningJob, str, bool], None]
-"""Tells hooks of a run: how it ended, and whether the job has failed by that."""
+"""Passes a run to the hooks, with a sentence on how it ended, and whether the job has failed."""
 
 
 class Crashes:
-    """Reads the jobs, beside what else the worker does, and has them reported."""
+    """Fetches the jobs of lost attempts in background tasks, and reports them to hooks."""
 
     def __init__(
         self, client: aio.AsyncClient, report: Report, changed: Callable[[], None]
@@ -131,7 +134,7 @@ class Crashes:
         Args:
             client: of the server.
             report: called for each attempt.
-            changed: called when all of a claim have been reported.
+            changed: called when all lost attempts of a claim have been reported.
         """
         self._client = client
         self._report = report
@@ -140,43 +143,45 @@ class Crashes:
 
     @property
     def busy(self) -> bool:
-        """Whether some are still to be reported."""
+        """Whether lost attempts are still to be reported."""
         return bool(self._tasks)
 
-    def found(self, station: QueueState, lost: Sequence[Lost]) -> None:
-        """Have attempts reported that a claim has found to have ended."""
-        task = asyncio.create_task(self._read(station, lost))
+    def found(self, queue_state: QueueState, lost: Sequence[Lost]) -> None:
+        """Report the attempts that a claim found to have lost their lease."""
+        task = asyncio.create_task(self._read(queue_state, lost))
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
     async def close(self) -> None:
-        """Wait for what is being read."""
+        """Wait for the reports under way."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._changed()
 
-    async def _read(self, station: QueueState, lost: Sequence[Lost]) -> None:
+    async def _read(self, queue_state: QueueState, lost: Sequence[Lost]) -> None:
         ids = [one.claimed.id for one in lost]
         bodies = [b""] * len(ids)
         try:
-            found = await self._client.run(job_commands.fetch(station.keys, ids))
+            found = await self._client.run(job_commands.fetch(queue_state.keys, ids))
             bodies = [job.raw_body if job else b"" for job in found]
         except BideError as error:
             log.warning(
-                "queue %s: hooks do not get the arguments of crashed jobs: %s", station.queue, error
+                "queue %s: hooks do not get the arguments of crashed jobs: %s",
+                queue_state.queue,
+                error,
             )
         for one, body in zip(lost, bodies, strict=True):
             now = time.monotonic()
-            run = RunningJob(station, one.claimed._replace(body=body), now, lambda: None)
+            run = RunningJob(queue_state, one.claimed._replace(body=body), now, lambda: None)
             run.deadline = now
             self._report(run, _how(one), one.has_failed)
 
 
 def _how(lost: Lost) -> str:
-    """Say how an attempt ended, in a sentence."""
-    worker = printable(lost.worker)  # as another program may have written it
+    """Describe in a sentence how an attempt ended."""
+    worker = printable(lost.worker)  # another program may have written the name
     if not lost.has_failed:
         return (
             f"Its worker {worker} died or stopped while it held this job; the job may have started."

@@ -1,17 +1,19 @@
 """A worker reports every ten seconds that it is alive. Nothing depends on this for correctness.
 
-The report is for those who look, and the reply says whether the worker is to stop. With it, the
-worker registers its queues again, in case somebody removed the list of queues. If the server has
-lost its scripts, the worker loads the scripts that viewers call: viewers have no permission to load
-them. What the worker runs is in the report for older releases and for users who may not read all
+The report is for viewers, and the reply says whether the worker must stop. With each report, the
+worker registers its queues again, in case the list of queues was removed. If the server has lost
+its scripts, the worker loads the scripts that viewers call: viewers have no permission to load
+them. The report contains the running jobs for older releases and for users who may not read all
 queues: see `bide.protocol.commands.queues`.
 
-A job that blocks the event loop, or another's slow reply, must not cost a job its lease. One that
-holds the GIL for longer than a lease less an interval does. No lease is renewed past the job's
-time-out and grace, so a job that hangs for ever is not held for ever.
+Leases are renewed in a thread, so that no job loses its lease because another job blocks the event
+loop or a reply is slow. A job that holds the GIL for longer than a lease minus a renewal interval
+does lose it. No lease is renewed past the job's time-out and grace, so a job that hangs is not held
+without end.
 
-No worker has to be the one that fires: claims do that. But what a cron expression means, no script
-can tell; so a claim that finds few of its times left says so, and who hears it sends more.
+Claims fire schedules, so no worker has a special role. But a script cannot evaluate a cron
+expression. So if a claim finds that few times of a schedule are left, its reply says so, and the
+worker that receives it sends more times.
 """
 
 from __future__ import annotations
@@ -55,22 +57,23 @@ async def send_heartbeats(
     stop: Callable[[], None],
     over: asyncio.Event,
 ) -> None:
-    """Beat until it is over, and the server has answered the last.
+    """Send heartbeats until `over` is set and the server has answered the last heartbeat.
 
-    One that nobody waits for any more could arrive, over its own connection, behind the goodbye.
+    A heartbeat that is not awaited could arrive after the worker has deregistered, because it has a
+    connection of its own.
 
     Args:
         client: of the server.
-        keys: those that no queue owns.
-        queues: those that it serves.
-        worker: its name.
-        about: what it says of itself, given how far its clock is ahead of the server's.
-        beaten: called each time the server has taken note.
-        stop: called once, when someone wants it to stop.
+        keys: the keys that belong to no queue.
+        queues: the keys of the queues that the worker serves.
+        worker: the worker's name.
+        about: returns the report, given how many seconds its clock is ahead of the server's.
+        beaten: called after each heartbeat that the server accepted.
+        stop: called once, when a request to stop the worker arrives.
         over: set when the worker has stopped.
     """
     skew: float | None = None
-    asked = False
+    has_stopped = False
     missed = -1
     names = [str(each.queue) for each in queues]
     while not over.is_set():
@@ -84,8 +87,8 @@ async def send_heartbeats(
             beaten()
             pause = EVERY
             skew = (before + time.time()) / 2 - pulse.now_us / 1e6
-            if pulse.stop and not asked:
-                asked = True
+            if pulse.stop and not has_stopped:
+                has_stopped = True
                 stop()
             if client.missed_scripts != missed:
                 before_load = client.missed_scripts
@@ -103,7 +106,7 @@ async def deregister(
     worker: str,
     beating: asyncio.Task[None],
 ) -> None:
-    """Drop what the server remembers of a worker; if it cannot be said, it is forgotten."""
+    """Remove a worker's record from the server; if that fails, the record expires."""
     goodbye = [worker_leave(each, worker) for each in queues]
     with contextlib.suppress(BideError, TimeoutError):
         async with asyncio.timeout(GOODBYE):
@@ -114,7 +117,7 @@ async def deregister(
 log = Log("bide.worker")
 
 GRACE: Final = 5.0
-"""Seconds that a job may take to end after its time-out before its lease is let go."""
+"""Seconds that a job may take to end after its time-out, before its lease is no longer renewed."""
 
 
 class HeldJob(Protocol):
@@ -128,7 +131,7 @@ class HeldJob(Protocol):
     lost: bool
 
     def named(self) -> AbstractContextManager[None]:
-        """Have each record that is logged inside carry the fields of this job."""
+        """Add the fields of this job to each record that is logged inside the context."""
         ...
 
 
@@ -141,7 +144,7 @@ class Leases(threading.Thread):
         clock: str,
         lease: float,
         held: Callable[[], Iterable[HeldJob]],
-        asked: Callable[[str, str], None],
+        cancel: Callable[[str, str], None],
     ) -> None:
         """Set up.
 
@@ -149,8 +152,9 @@ class Leases(threading.Thread):
             url: the server.
             clock: which clock the scripts are built for.
             lease: seconds.
-            held: what is held now; called in this thread.
-            asked: called in this thread with the channel and the id of a job that was asked to end.
+            held: returns the jobs held now; called in this thread.
+            cancel: called in this thread with the channel and the id of a job that must be
+                cancelled.
         """
         super().__init__(name="bide-leases", daemon=True)
         self._interval = lease / 4
@@ -162,41 +166,41 @@ class Leases(threading.Thread):
         )
         self._lease_us = round(lease * 1e6)
         self._held = held
-        self._asked = asked
+        self._cancel = cancel
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Renew until stopped."""
+        """Renew leases until stopped."""
         while not self._ended.wait(self._interval):
             try:
                 self._renew()
-            except Exception:  # this thread must outlive any surprise
+            except Exception:  # this thread must survive any error
                 log.exception("Leases were not renewed this time")
         self._client.close()
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop renewing leases."""
         self._ended.set()
 
     def _renew(self) -> None:
         now = time.monotonic()
-        by_station: dict[QueueState, list[HeldJob]] = {}
+        by_queue: dict[QueueState, list[HeldJob]] = {}
         for job in self._held():
             if now - job.claimed_at >= self._interval / 2 and now < job.deadline + GRACE:
-                by_station.setdefault(job.station, []).append(job)
-        for station, jobs in by_station.items():
+                by_queue.setdefault(job.station, []).append(job)
+        for queue_state, jobs in by_queue.items():
             try:
                 for i in range(0, len(jobs), MAX_SETTLES):
-                    self._extend(station, jobs[i : i + MAX_SETTLES])
+                    self._extend(queue_state, jobs[i : i + MAX_SETTLES])
             except BideError as error:
-                log.warning("Leases of %s were not renewed this time: %s", station.queue, error)
+                log.warning("Leases of %s were not renewed this time: %s", queue_state.queue, error)
 
-    def _extend(self, station: QueueState, jobs: Sequence[HeldJob]) -> None:
+    def _extend(self, queue_state: QueueState, jobs: Sequence[HeldJob]) -> None:
         tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
-        verdicts = self._client.run(extend(station.keys, self._lease_us, tokens))
+        verdicts = self._client.run(extend(queue_state.keys, self._lease_us, tokens))
         for job, verdict in zip(jobs, verdicts, strict=True):
             if verdict == "asked":
-                self._asked(station.keys["asked"], job.claimed.id)
+                self._cancel(queue_state.keys["asked"], job.claimed.id)
             if verdict == "lost" and not job.ended and not job.lost:
                 job.lost = True
                 with job.named():
@@ -213,16 +217,16 @@ async def set_declared(
     """Set the schedules that modules of this process have declared for these queues.
 
     Raises:
-        BideError: the server could not be reached, or one cannot be set.
+        BideError: the server could not be reached, or a schedule cannot be set.
     """
     drafts = [
         (keys, plan.draft(keys, Seal(keyring, keys)))
         for keys in queues
         for plan in declared(keys.queue or "")
     ]
-    came = await client.attempt_many([set_schedule(keys, draft) for keys, draft in drafts])
-    for (keys, draft), reply in zip(drafts, came, strict=True):
-        if isinstance(reply, ServerFull | ServerReadOnly):  # what is there goes on as it is
+    replies = await client.attempt_many([set_schedule(keys, draft) for keys, draft in drafts])
+    for (keys, draft), reply in zip(drafts, replies, strict=True):
+        if isinstance(reply, ServerFull | ServerReadOnly):  # an existing schedule stays as it is
             log.warning("schedule %s of queue %s: %s", draft.name, keys.queue, reply)
         elif isinstance(reply, BideError):
             raise reply
@@ -233,15 +237,15 @@ async def set_declared(
 
 
 class ScheduleRefills:
-    """Sends schedules more of their times, beside what else the worker does."""
+    """Sends more times to schedules, in background tasks."""
 
     def __init__(self, client: aio.AsyncClient) -> None:
         self._client = client
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._told: Final[set[str]] = set()
+        self._logged: Final[set[str]] = set()
 
     def send(self, keys: Keys, names: Sequence[str]) -> None:
-        """Begin to send these schedules more times, those for which it has not begun yet."""
+        """Start to send more times to these schedules, unless that is under way."""
         for name in names:
             where = (keys["meta"], name)
             if where not in self._tasks:
@@ -249,18 +253,18 @@ class ScheduleRefills:
                 task.add_done_callback(partial(self._sent, where))
 
     async def close(self) -> None:
-        """Wait for what is being sent."""
+        """Wait for the refills under way."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _send(self, keys: Keys, name: str) -> None:
         try:
             page = await self._client.run(read_schedules(keys, [name]))
             await self._client.run_many(refills(keys, page))
-        except BideError as error:  # a claim will ask again
-            said = f"schedule {name} of queue {keys.queue} gets no more times: {error}"
-            if said not in self._told:
-                self._told.add(said)
-                log.warning("%s", said)
+        except BideError as error:  # a later claim reports the schedule again
+            text = f"schedule {name} of queue {keys.queue} gets no more times: {error}"
+            if text not in self._logged:
+                self._logged.add(text)
+                log.warning("%s", text)
 
     def _sent(self, where: tuple[str, str], task: asyncio.Task[None]) -> None:
         del self._tasks[where]

@@ -1,7 +1,7 @@
-"""Opening resources before the first job, closing them after the last.
+"""Opens resources before the first job, closes them after the last, and runs event loops.
 
-`asyncio.run` cancels what is left and waits for it without bound: a job that is deaf to being
-cancelled would keep the process for ever.
+`asyncio.run` cancels the remaining tasks and waits for them without a limit. So a job that ignores
+its cancellation would keep the process alive. `run` waits for a limited time only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bide.tasks.resources import Resource, resources
 log = Log("bide.worker")
 
 CLOSING: Final = 10.0
-"""Seconds that a resource may take to close."""
+"""Seconds that each resource may take to close."""
 
 
 class Lifespan:
@@ -37,12 +37,12 @@ class Lifespan:
         self._values: dict[Resource[Any], Any] = {}
 
     async def open(self) -> None:
-        """Open everything that was registered, in order; whatever one raises stops the worker."""
+        """Open all registered resources in order; an error of one stops the worker."""
         for resource in resources():
             await self._open_one(resource)
 
     async def open_for(self, injected: Iterable[Resource[Any]]) -> None:
-        """Open these, and first what they need themselves, unless they are open."""
+        """Open these resources unless they are open, after the resources that they need."""
         for resource in injected:
             if resource not in self._values:
                 await self.open_for(_needs(resource).values())
@@ -59,7 +59,7 @@ class Lifespan:
         self._values[resource] = value
 
     async def close(self) -> None:
-        """Close what is open, the last first; what one raises is logged, and the others close."""
+        """Close the open resources, the last first; an error is logged, and the others close."""
         while self._open:
             resource, generator = self._open.pop()
             try:
@@ -72,15 +72,15 @@ class Lifespan:
                         generator.close()
             except TimeoutError:
                 log.warning("The resource %s took more than %g s to close", resource.name, CLOSING)
-            except BaseException:  # also a SystemExit: the others are to be closed
+            except BaseException:  # also a SystemExit: the other resources must be closed
                 log.exception("The resource %s raised when it was closed", resource.name)
         self._values.clear()
 
     def values_for(self, injected: Mapping[str, Resource[Any]]) -> dict[str, Any]:
-        """The values of these resources, by the names of the parameters that want them.
+        """Return the values of these resources, by the names of their parameters.
 
         Raises:
-            UsageError: one is not open.
+            UsageError: a resource is not open.
         """
         try:
             return {name: self._values[resource] for name, resource in injected.items()}
@@ -93,7 +93,7 @@ class Lifespan:
 
 
 def _needs(resource: Resource[Any]) -> dict[str, Resource[Any]]:
-    """The resources that a resource asks for itself, by parameter."""
+    """Return the resources that a resource needs, by the names of its parameters."""
     defaults = {
         name: getattr(parameter.default, "__bide_resource__", None)
         for name, parameter in inspect.signature(resource.function).parameters.items()
@@ -108,10 +108,10 @@ LAST_WORDS: Final = 1.0
 
 
 def check_none_runs() -> None:
-    """Refuse to go on in a thread that runs an event loop, where another could never run.
+    """Check that this thread runs no event loop, because a second one could not run in it.
 
     Raises:
-        UsageError: this thread runs one.
+        UsageError: this thread runs an event loop.
     """
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
@@ -122,7 +122,7 @@ def check_none_runs() -> None:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop of its own, and leave whatever does not end."""
+    """Run a coroutine in a new event loop, and abandon the tasks that do not end."""
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     task = loop.create_task(main)
@@ -133,7 +133,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             except BaseException as error:
                 if task.done():
                     raise
-                # A task that a job has left running, or stopped the loop: no reason to end.
+                # A task that a job left running raised, or stopped the loop: the worker goes on.
                 log.error("something that a job started would end the worker: %r", error)
     finally:
         end(loop)
@@ -142,7 +142,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def end(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what an event loop still runs, and leave what does not end by that."""
+    """Cancel the tasks that an event loop still runs, and abandon those that do not end."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -154,13 +154,13 @@ def end(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def preload() -> None:
-    """Import what an event loop needs, for who will fork and have many children need it."""
+    """Import uvloop before a fork, so that each child does not have to."""
     with contextlib.suppress(ImportError):
         importlib.import_module("uvloop")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Uvloop's event loop where it is installed (the extra `fast`), else asyncio's."""
+    """Return uvloop's event loop if it is installed (the extra `fast`), otherwise asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -173,9 +173,9 @@ STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def heard(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Have a handler called on SIGINT and SIGTERM, for as long as the context lasts.
+    """Call a handler on SIGINT and SIGTERM inside the context.
 
-    Outside of the main thread, where Python hears no signals, nothing changes.
+    Outside the main thread this has no effect, because Python handles signals only there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -189,7 +189,7 @@ def heard(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
 
 
 def leave_threads_behind(code: int = 0) -> None:
-    """End the process if threads still run that jobs have started, and Python would wait for."""
+    """End the process if it still has threads of jobs for which Python would wait."""
     main = threading.main_thread()
     left = [t.name for t in threading.enumerate() if t is not main and not t.daemon]
     if left:

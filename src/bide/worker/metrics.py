@@ -1,7 +1,7 @@
-"""What a worker counts, where somebody wants to know: claims, outcomes, lateness, run times.
+"""The metrics of a worker (claims, outcomes, lateness, run times), and the process title.
 
-Only where setproctitle is installed (the extra `title`), and only for a process that is a worker
-and nothing else: `Worker.run` inside somebody's program leaves that program's title alone.
+The title is set only if setproctitle is installed (the extra `title`), and only in a process that
+is nothing but a worker. `Worker.run` inside your own program does not change that program's title.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from bide.protocol.commands.worker import Claim, Settle, Verdict
 from bide.protocol.keys import Keys
 
 LATENESS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 3600)
-"""Seconds from due to claimed: the upper ends of the histogram's buckets."""
+"""Upper bounds of the lateness buckets: seconds from due to claimed."""
 
 RUN_TIME: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)
-"""Seconds that a job ran."""
+"""Upper bounds of the run time buckets: seconds that a job ran."""
 
 
 class Histogram(msgspec.Struct, array_like=True):
-    """How often what was measured fell into each bucket; the last has no upper end."""
+    """How many measurements fell into each bucket; the last bucket has no upper bound."""
 
     counts: list[int]
     total: float = 0.0
 
     def add(self, bounds: Sequence[float], seconds: float) -> None:
-        """Count one; a bound belongs to the bucket below it."""
+        """Count one measurement; a value on a bound belongs to the bucket below it."""
         self.counts[bisect_left(bounds, seconds)] += 1
         self.total += seconds
 
@@ -50,32 +50,32 @@ def _run_time() -> Histogram:
 
 
 class WorkerMetrics(msgspec.Struct, array_like=True):
-    """What has been counted of one queue since the worker started; it only grows."""
+    """The counters of one queue since the worker started; they only grow."""
 
     claims: int = 0
-    """How often jobs were asked for, and the server answered."""
+    """Claims that the server answered."""
     claimed: int = 0
-    """Jobs that came of it."""
+    """Jobs in the replies to those claims."""
     settled: dict[str, int] = {}
-    """Outcomes that the server has taken, by name."""
+    """Outcomes that the server recorded, by name."""
     refused: int = 0
     """Outcomes that came too late: another worker had the job."""
     lateness: Histogram = msgspec.field(default_factory=_lateness)
     run_time: Histogram = msgspec.field(default_factory=_run_time)
 
     def note_claim(self, reply: Claim) -> None:
-        """A claim was answered."""
+        """Count the reply to a claim."""
         self.claims += 1
         self.claimed += len(reply.jobs)
         for job in reply.jobs:
             self.lateness.add(LATENESS, max(0, reply.now_us - job.due_us) / 1e6)
 
     def note_run(self, seconds: float) -> None:
-        """A job has run, whatever it came to."""
+        """Count a run, whatever its outcome."""
         self.run_time.add(RUN_TIME, seconds)
 
     def note_settles(self, settles: Sequence[Settle], verdicts: Sequence[Verdict]) -> None:
-        """The server has answered to outcomes."""
+        """Count outcomes by the server's verdicts."""
         for settle, verdict in zip(settles, verdicts, strict=True):
             if verdict == "lost":
                 self.refused += 1
@@ -83,7 +83,7 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
                 self.settled[settle.outcome] = self.settled.get(settle.outcome, 0) + 1
 
     def add(self, other: WorkerMetrics) -> None:
-        """Add what another has counted."""
+        """Add the counters of another."""
         self.claims += other.claims
         self.claimed += other.claimed
         self.refused += other.refused
@@ -101,29 +101,29 @@ ByQueue = dict[str, WorkerMetrics]
 
 
 def add_all(to: ByQueue, more: ByQueue) -> None:
-    """Add the figures of each queue."""
-    for queue, figures in more.items():
-        to.setdefault(queue, WorkerMetrics()).add(figures)
+    """Add the metrics of each queue."""
+    for queue, metrics in more.items():
+        to.setdefault(queue, WorkerMetrics()).add(metrics)
 
 
 def metrics_of(keys: Keys, counted: ByQueue | None) -> WorkerMetrics | None:
-    """Where a queue's are counted; None where nobody asks for any."""
+    """Return the metrics of a queue; None if the worker counts nothing."""
     return None if counted is None else counted.setdefault(keys.queue or "", WorkerMetrics())
 
 
 EVERY: Final = 1.0
-"""Seconds."""
+"""Seconds between two updates of the title."""
 
 _NAMES: Final = 3
 _NO_ENVIRONMENT: Final = "SPT_NOENV"
 
 
 def title(queues: Sequence[str], running: Iterable[str]) -> str:
-    """`bide worker mail, low: 3 shop:send, shop:bill`; or `… : idle`.
+    """Return `bide worker mail, low: 3 shop:send, shop:bill`; or `… : idle`.
 
     Args:
-        queues: those that are served.
-        running: the task of each job that runs.
+        queues: the queues that are served.
+        running: the task of each running job.
     """
     names = Counter(running).most_common()
     shown = [f"{count} {name}" if count > 1 else name for name, count in names[:_NAMES]]
@@ -133,14 +133,14 @@ def title(queues: Sequence[str], running: Iterable[str]) -> str:
 
 
 def set_title(text: str) -> None:
-    """Say what this process does, where setproctitle is installed."""
+    """Set this process's title, if setproctitle is installed."""
     if (process := _process()) is not None:
         process.setproctitle(text)
 
 
 @contextmanager
 def titled(text: str) -> Iterator[None]:
-    """Say what this process does, for as long as the context lasts."""
+    """Set this process's title inside the context, and restore it at the end."""
     process = _process()
     if process is None:
         yield
@@ -153,23 +153,24 @@ def titled(text: str) -> Iterator[None]:
         process.setproctitle(before)
 
 
-async def keep(queues: Sequence[str], doing: Callable[[], Iterable[RunningTask]]) -> None:
-    """Keep this process's title true, to a second, until cancelled; then it is as it was."""
+async def keep(queues: Sequence[str], snapshot: Callable[[], Iterable[RunningTask]]) -> None:
+    """Update this process's title every second until cancelled, and then restore it."""
     if _process() is None:
         return
-    said = title(queues, ())
-    with titled(said):
+    current = title(queues, ())
+    with titled(current):
         while True:
-            if (now := title(queues, [job.task for job in doing()])) != said:
-                set_title(said := now)
+            if (now := title(queues, [job.task for job in snapshot()])) != current:
+                set_title(current := now)
             await asyncio.sleep(EVERY)
 
 
 @cache
 def _process() -> Any:
-    """The library, which reads this variable once: a title is not written over the environment.
+    """Return setproctitle, imported so that it does not write titles over the environment.
 
-    So it may be as long as the command line was, and what others read there stays true.
+    It reads the variable once, at import. Without it, a long title would overwrite the environment,
+    which other programs read in `/proc`. So a title is at most as long as the command line was.
     """
     before = os.environ.get(_NO_ENVIRONMENT)
     os.environ[_NO_ENVIRONMENT] = "1"

@@ -1,7 +1,7 @@
-"""What running jobs say of themselves, gathered until the next round trip.
+"""Buffers the log lines and the progress of running jobs until the next round trip.
 
-Of each job as much is kept as the server would keep: its latest lines and its latest progress. So
-a job that floods the log drops its own lines, and no other's.
+The buffer keeps as much of each job as the server would: its latest lines and its latest progress.
+So a job that floods the log loses only its own lines.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bide.model.history import MAX_LINES, PROGRESS
 from bide.protocol.commands.worker import MAX_NOTED, JobNote
 
 MAX_BYTES: Final = 500_000
-"""Bytes of notes in one round trip, after which those of further jobs wait for the next."""
+"""Bytes of notes in one round trip; after that, the notes of further jobs wait for the next."""
 
 _Key = tuple[str, int]
 
 
 class _OneJob:
-    """What one run has said."""
+    """The notes of one run."""
 
     __slots__ = ("lines", "progress")
 
@@ -36,32 +36,32 @@ class _OneJob:
 
 
 class NoteBuffer:
-    """What the jobs of one queue have said; any thread adds, the loop takes."""
+    """The notes of one queue's jobs; any thread adds, and the loop takes."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._jobs: dict[_Key, _OneJob] = {}
         self.waiting = False
-        """Whether there is something to send."""
+        """Whether there are notes to send."""
 
     def __iter__(self) -> Iterator[JobNote]:
-        """All that waits, job by job."""
+        """Iterate over the waiting notes, job by job."""
         for job in self._jobs.values():
             yield from job
 
-    def add(self, said: JobNote) -> bool:
-        """Add a note; whether it is the first since the last `take`, so that one must be told."""
+    def add(self, note: JobNote) -> bool:
+        """Add a note; return whether it is the first since `take`, so the loop must be woken."""
         with self._lock:
-            job = self._jobs.setdefault((said.id, said.token), _OneJob())
-            if said.kind == PROGRESS:
-                job.progress = said
+            job = self._jobs.setdefault((note.id, note.token), _OneJob())
+            if note.kind == PROGRESS:
+                job.progress = note
             else:
-                job.lines.append(said)
+                job.lines.append(note)
             first, self.waiting = not self.waiting, True
             return first
 
     def take(self) -> list[list[JobNote]]:
-        """What goes into each of the next round trip's calls, a few jobs each; the rest waits."""
+        """Return the notes for each call of the next round trip, a few jobs each."""
         calls: list[list[JobNote]] = []
         size, count = 0, 0
         with self._lock:
@@ -70,8 +70,8 @@ class NoteBuffer:
                 if count % MAX_NOTED == 0:
                     calls.append([])
                 count += 1
-                for said in job:
-                    calls[-1].append(said)
-                    size += len(said.text)
+                for note in job:
+                    calls[-1].append(note)
+                    size += len(note.text)
             self.waiting = bool(self._jobs)
         return calls

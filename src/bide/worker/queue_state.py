@@ -1,15 +1,16 @@
-"""One queue, as a worker sees it: what is to be sent to it, and when to look at it again.
+"""A worker's view of one queue, the order in which queues are polled, and prefetch.
 
-A queue is **ready** while it may have due jobs: nothing has shown yet that it has none.
+A queue is **ready** while it may have due jobs: no reply has shown yet that it has none.
 
 - Strict: all slots go to the first ready queue, in the order given.
-- By weight: each queue has a virtual time, the jobs taken from it over its weight. A slot goes to
-  the ready queue whose time is earliest (stride scheduling: Waldspurger and Weihl, 1995). A queue
-  that becomes ready begins where those are that are ready already, so what it did not use while it
-  was empty is not made up for, and what it used alone is not held against it.
+- By weight: each queue has a virtual time, the number of jobs taken divided by its weight. A slot
+  goes to the ready queue with the earliest time (stride scheduling: Waldspurger and Weihl, 1995).
+  A queue that becomes ready starts at the time of the queues that are ready already. So it does not
+  catch up for the time that it was empty, and jobs taken while it was alone do not count.
 
-What waits in the worker waits behind its own jobs, while others may be free. So it is no more than
-a few milliseconds of work, as jobs have been lately; and what waits though nothing moves goes back.
+A prefetched job waits for this worker's own jobs, while another worker may be free. So a worker
+prefetches no more than a few milliseconds of work, by its recent run times. If no job ends for some
+time, it releases the prefetched jobs.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from bide.worker.metrics import WorkerMetrics
 from bide.worker.notes import NoteBuffer
 
 _LOG_EVERY: Final = 30
-"""Failures in a row after which the reason is logged again, whether it is new or not."""
+"""Consecutive failures after which a known reason is logged again."""
 
 _TRY_EVERY: Final = 1.0
-"""Seconds until a worker that lacked a task tries again whether it has the tasks of other jobs."""
+"""Seconds between claims for jobs of unserved tasks, while this worker lacks a task."""
 
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -47,56 +48,57 @@ class QueueState:
         worker: str,
         lease_us: int,
         keyring: Keyring | None = None,
-        figures: WorkerMetrics | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self.keys = keys
         self.seal: Final = Seal(keyring, keys)
-        """What checks the signatures of the queue's jobs."""
+        """Checks the signatures of the queue's jobs."""
         self.queue = keys.queue or ""
         self.worker: Final = worker
         """The name of the worker."""
-        self.figures: Final = figures
-        """What is counted; None where nobody asks."""
+        self.metrics: Final = metrics
+        """The queue's metrics; None if the worker counts none."""
         self.settles: deque[Settle] = deque()
-        """Outcomes that are not on their way to the server; each takes a slot until it is."""
+        """Outcomes that are not sent yet; each occupies a slot until it is sent."""
         self.said: Final = NoteBuffer()
-        """What running jobs have said of themselves; any thread adds."""
+        """The notes of running jobs; any thread may add."""
         self.check = True
         """Whether to claim as soon as there is a free slot."""
         self.limited = False
-        """Something is due that a limit of the queue holds back."""
-        self.hinted = False
-        """A hint came that nobody has acted upon yet."""
+        """Whether a job is due that a limit of the queue holds back."""
+        self.is_woken = False
+        """Whether a wake-up message came and no claim has followed yet."""
         self.unanswered = False
-        """A claim was sent whose reply has not been seen: it may have taken jobs."""
+        """Whether a claim was sent whose reply is missing: it may have taken jobs."""
         self._lacked = False
-        """Whether a job has ended since the last try whose task is not served here."""
+        """Whether a job has ended, since the last try, whose task is not served here."""
         self._tried_at = 0.0
         self._served = False
-        """Whether a job has run, since the last claim, that a worker without its task gave back."""
+        """Whether a job has run, since the last claim, that a worker without its task released."""
         self.quiet_until = 0.0
-        """Until when not to warn again that results are dropped (`time.monotonic()`)."""
+        """No warning about dropped results before this time (`time.monotonic()`)."""
         self.failures = 0
-        """How many round trips have failed in a row."""
+        """How many consecutive round trips have failed."""
         self._reasons: set[str] = set()
-        """Why they failed, without the numbers in it."""
+        """The reasons of these failures, without their numbers."""
         self.resting = False
-        """Nothing is sent for a little while, because a round trip failed."""
+        """Whether sending is paused for a short time, because a round trip failed."""
         self.exact = False
-        """Whether `until` is a deadline, which wants punctuality, or only a time to look again."""
+        """Whether `until` is a deadline, for which precision counts, or only a time to poll."""
         self.until = 0.0
-        """When to claim even if nothing was heard (`time.monotonic()`); 0 for not armed."""
+        """When to claim without a wake-up message (`time.monotonic()`); 0 if not set."""
         self._lease_us = lease_us
         self.lease: Final = lease_us / 1e6
         self._seq = 1
         self._clock = (0, 0.0)
-        self._fresh = False  # a hint came since the claim under way was made
+        self._woken_since_claim = False  # a wake-up message came after the claim was built
         self._echoed = False
 
     def failed(self, reason: str) -> bool:
         """Count a round trip that failed; return whether to log the reason.
 
-        A reason that is new in this outage is logged at once. Numbers in it do not make it new.
+        A reason that is new in this outage is logged immediately. Other numbers in the text do not
+        make it a new reason.
         """
         reason = _NUMBER.sub("", reason)
         is_new = reason not in self._reasons
@@ -105,84 +107,88 @@ class QueueState:
         return is_new or self.failures % _LOG_EVERY == 1
 
     def succeeded(self) -> None:
-        """Note that a round trip worked: the next failure begins another outage."""
+        """Reset the failures after a successful round trip; the next failure starts an outage."""
         self.failures = 0
         self._reasons.clear()
 
     def hint(self, caller: str) -> None:
-        """A wake hint for this queue came to this worker.
+        """Handle a wake-up message for this queue.
 
-        One that the worker pushed itself, to call a backup, went to the one that had listened
-        longest: itself. It calls again, now as the last in the line; if it hears itself once more,
-        nobody else is there.
+        A worker may receive the message that it sent itself to wake a backup, because the message
+        goes to the worker that has listened longest. It then claims again, and is now the last in
+        line. If it receives its own message a second time, no other worker listens.
+
+        Args:
+            caller: the worker that sent the message, or `-`.
         """
         if caller == self.worker and self._echoed:
             self._echoed = False
             return
         self._echoed = caller == self.worker
-        self.hinted = self._fresh = self.check = True
+        self.is_woken = self._woken_since_claim = self.check = True
 
     def is_due(self, now: float, settles: Sequence[Settle] = ()) -> bool:
-        """Whether to look at the queue, in a round trip that takes these outcomes along."""
+        """Whether to claim from the queue, in a round trip that also sends these outcomes."""
         return self.check or self.promised(now) or any(map(_is_due_again, settles))
 
     def promised(self, now: float) -> bool:
-        """Whether the time has come at which this worker said that it would look."""
+        """Whether the time has come at which this worker must claim as the timekeeper or backup."""
         return not self.check and 0 < self.until <= now
 
     def take_settles(self) -> list[Settle]:
-        """As many of the gathered outcomes as fit one call; put them back if it fails."""
+        """Take as many outcomes as fit one call; if it fails, use `put_back`."""
         return [self.settles.popleft() for _ in range(fitting(self.settles))]
 
     def put_back(self, settles: Sequence[Settle]) -> None:
-        """Send these again, ahead of the others."""
+        """Queue these outcomes again, before the others."""
         self.settles.extendleft(reversed(settles))
 
     def take_said(self) -> list[Command[None]]:
-        """The calls that add what jobs have said to their notes."""
-        return [add_notes(self.keys, said) for said in self.said.take()]
+        """Take the buffered notes; return the calls that store them."""
+        return [add_notes(self.keys, notes) for notes in self.said.take()]
 
     def settle(self, settles: Sequence[Settle]) -> Command[list[Verdict]]:
-        """The call that applies outcomes."""
+        """Return the call that records outcomes."""
         return settle(self.keys, settles)
 
     def claim(self, count: int, busy: int, burst: bool = False) -> Command[Claim]:
-        """The next claim; the same one again until `claimed` has been told its reply."""
-        self._fresh = False
+        """Return the next claim; it stays the same claim until `claimed` receives its reply."""
+        self._woken_since_claim = False
         self.unanswered = True
-        unserved, now = "s" if self._served else "", time.monotonic()
+        flags, now = "s" if self._served else "", time.monotonic()
         self._served = False
         if not self._lacked or now - self._tried_at >= _TRY_EVERY:
-            unserved += "e"
+            flags += "e"
             self._lacked, self._tried_at = False, now
         arm = 3 if burst else 2
-        return claim(self.keys, self.worker, self._seq, count, self._lease_us, busy, arm, unserved)
+        return claim(self.keys, self.worker, self._seq, count, self._lease_us, busy, arm, flags)
 
     def note_task(self, *, served: bool) -> None:
-        """A job has ended that a worker without its task gave back, here or before."""
+        """Record the end of a job that a worker without its task has released, here or before."""
         self._served = self._served or served
         self._lacked = self._lacked or not served
 
     def now_us(self) -> int:
-        """The server's time, as far as the latest claim has told."""
-        told_us, at = self._clock
-        return told_us + round((time.monotonic() - at) * 1e6)
+        """Return the server's time, derived from the reply to the latest claim."""
+        server_us, at = self._clock
+        return server_us + round((time.monotonic() - at) * 1e6)
 
     def claimed(self, reply: Claim, sent: float) -> None:
-        """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
+        """Process the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
         self._seq += 1
-        if self.figures is not None:
-            self.figures.note_claim(reply)
+        if self.metrics is not None:
+            self.metrics.note_claim(reply)
         self.unanswered = False
         self.limited = reply.limited
         if not reply.stale:
             self._clock = reply.now_us, sent
-        self.hinted = self._fresh  # what came meanwhile may not have been there for the claim
+        # The claim may have missed the jobs of a message that came after it.
+        self.is_woken = self._woken_since_claim
         if reply.stale:
             self.check = True
         elif reply.until_us:
-            self.check = reply.more or self._fresh
-            # Counted from the reply's arrival, every alarm would be late by the reply's way back.
+            self.check = reply.more or self._woken_since_claim
+            # Counted from the arrival of the reply, each alarm would be late by the reply's travel.
             self.until = sent + (reply.until_us - reply.now_us) / 1e6
             self.exact = reply.until_us == reply.deadline_us
         else:
@@ -191,46 +197,46 @@ class QueueState:
 
 
 def _is_due_again(settle: Settle) -> bool:
-    """Whether an outcome makes its job due at once: the claim that goes with it finds it."""
+    """Whether an outcome makes its job due immediately, so that the next claim may return it."""
     again = settle.outcome in ("retry", "snooze") and settle.when == "+0"
     return again or settle.outcome == "release"
 
 
 OrderChoice = Literal["strict", "fair"] | Mapping[str, int]
-"""What a worker may be asked for: a word, or the weight of each of its queues."""
+"""The argument `order` of a worker: a name, or the weight of each of its queues."""
 
 HEAVIEST: Final = 1_000_000
 
-_HINT: Final = "'strict', 'fair', or a weight for each queue such as {'high': 6, 'low': 1}"
+_STRATEGIES: Final = "'strict', 'fair', or a weight for each queue such as {'high': 6, 'low': 1}"
 
 
 class PollingOrder(Protocol):
-    """Shares slots out among queues, which are known by their places in the list of all."""
+    """Divides slots among queues, which are given by their indexes in the worker's list."""
 
     def share(self, ready: Sequence[bool], slots: int) -> list[int]:
-        """How many of the free slots each queue is to fill; 0 for one that is not ready."""
+        """Return how many free slots each queue may fill; 0 for a queue that is not ready."""
         ...
 
     def note_taken(self, queue: int, jobs: int) -> None:
-        """So many jobs have been taken from a queue."""
+        """Count jobs that were claimed from a queue."""
 
 
 class Strict:
-    """A queue gets slots only while all before it have nothing that is due."""
+    """Gives slots to a queue only while all queues before it have no due job."""
 
     def share(self, ready: Sequence[bool], slots: int) -> list[int]:
-        """All of them for the first that is ready."""
+        """Give all slots to the first queue that is ready."""
         shares = [0] * len(ready)
         if any(ready):
             shares[ready.index(True)] = slots
         return shares
 
     def note_taken(self, queue: int, jobs: int) -> None:
-        """Changes nothing."""
+        """Do nothing: the order is fixed."""
 
 
 class Weighted:
-    """Of the jobs taken, each queue has its share while it has work."""
+    """Gives each queue its share of the claimed jobs while it has work."""
 
     def __init__(self, weights: Sequence[int]) -> None:
         self._weights = weights
@@ -238,7 +244,7 @@ class Weighted:
         self._were_ready = [False] * len(weights)
 
     def share(self, ready: Sequence[bool], slots: int) -> list[int]:
-        """One by one to the ready queue whose virtual time is earliest."""
+        """Give each slot to the ready queue whose virtual time is earliest."""
         self._admit(ready)
         shares = [0] * len(ready)
         heap = [(self._times[i], i) for i, is_ready in enumerate(ready) if is_ready]
@@ -253,11 +259,11 @@ class Weighted:
         return shares
 
     def note_taken(self, queue: int, jobs: int) -> None:
-        """Move the queue's virtual time on."""
+        """Advance the queue's virtual time."""
         self._times[queue] += jobs / self._weights[queue]
 
     def _admit(self, ready: Sequence[bool]) -> None:
-        """Let those that have become ready begin where those are that have been so all along."""
+        """Start a queue that becomes ready at the time of the queues that were ready already."""
         both = [
             self._times[i] for i, is_ready in enumerate(ready) if is_ready and self._were_ready[i]
         ]
@@ -269,10 +275,14 @@ class Weighted:
 
 
 def make_order(choice: OrderChoice, queues: Sequence[str]) -> PollingOrder:
-    """The order that is asked for, of queues in the order in which they were given.
+    """Return the polling order for an `order` argument.
+
+    Args:
+        choice: the argument.
+        queues: the worker's queues, in the order in which they were given.
 
     Raises:
-        UsageError: it cannot be meant; the message says how to write it.
+        UsageError: the argument is invalid; the message says how to write it.
     """
     if isinstance(choice, Mapping):
         return Weighted(_weights(choice, queues))
@@ -280,14 +290,14 @@ def make_order(choice: OrderChoice, queues: Sequence[str]) -> PollingOrder:
         return Strict()
     if choice == "fair":
         return Weighted([1] * len(queues))
-    raise UsageError(f"order must be {_HINT}, not {choice!r}.")
+    raise UsageError(f"order must be {_STRATEGIES}, not {choice!r}.")
 
 
 def read_order(text: str) -> OrderChoice:
-    """An order as it is typed: `strict`, `fair`, or weights such as `high=6,low=1`.
+    """Parse an order: `strict`, `fair`, or weights such as `high=6,low=1`.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text is none of these.
     """
     if text == "strict":
         return "strict"
@@ -298,7 +308,7 @@ def read_order(text: str) -> OrderChoice:
         queue, equals, weight = part.strip().rpartition("=")
         if not equals or not queue or not weight.strip().lstrip("+-").isdecimal():
             raise UsageError(
-                f"order {text!r} cannot be meant; write strict, fair, or a weight for each queue "
+                f"order {text!r} is invalid; write strict, fair, or a weight for each queue "
                 "such as high=6,low=1."
             )
         if queue in weights:
@@ -334,30 +344,30 @@ AHEAD: Final = 0.005
 """Seconds of work that may wait for a slot."""
 
 STALE: Final = 0.05
-"""Seconds without a free slot, or a job's end, after which what waits is given back: other workers
-may have a slot that is free."""
+"""Seconds without a free slot and without a job's end, after which waiting jobs are released: other
+workers may have free slots."""
 
 _WEIGHT: Final = 0.1
 
 
 class Prefetch:
-    """How long jobs have been taking."""
+    """Estimates recent run times, and so how many jobs to prefetch."""
 
     def __init__(self) -> None:
         self._mean = 0.0
 
     def note_run(self, seconds: float) -> None:
-        """A job has ended, so long after it began."""
+        """Record the run time of a job that has ended."""
         self._mean += (_WEIGHT if self._mean else 1.0) * (seconds - self._mean)
 
     def note_running(self, seconds: float) -> None:
-        """A job has been running for so long, and has not ended.
+        """Record how long a job has been running that has not ended.
 
-        That says nothing where nothing is known: it may have begun just now.
+        Without an estimate this has no effect: the job may have started just now.
         """
         if self._mean:
             self._mean = max(self._mean, seconds)
 
     def ahead(self, most: int) -> int:
-        """How many jobs may wait for one slot; none while nothing is known of them."""
+        """Return how many jobs may wait for one slot; 0 while there is no estimate."""
         return min(most, int(AHEAD / self._mean)) if self._mean else 0

@@ -1,4 +1,4 @@
-"""What a worker says and asks when it starts."""
+"""The startup of a worker: it registers its queues, sets schedules, and logs warnings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bide.queue.binding import QueueHome, known_homes
 from bide.queue.task import TaskCall
 from bide.tasks.task import registering_modules
 from bide.worker.heartbeat import set_declared
-from bide.worker.loop import SAY_EVERY, pause_after
+from bide.worker.loop import LOG_EVERY, pause_after
 
 log = Log("bide.worker")
 
-SCRIPTS: Final = ("note", "settle", "claim", "extend", "leave")
-"""What a worker calls while it serves."""
+SCRIPTS: Final = ("add_notes", "settle", "claim", "extend", "worker_leave")
+"""The scripts that a worker calls while it serves."""
 
 
 async def prepare_server(
@@ -39,59 +39,61 @@ async def prepare_server(
     *,
     waits: bool,
 ) -> None:
-    """Note that the queues are in use, and set the schedules that are declared for them.
+    """Register the queues, and set the schedules that are declared for them.
 
     Args:
         client: of the server.
-        everywhere: the keys that no queue owns.
+        everywhere: the keys that belong to no queue.
         queues: the keys of each queue.
         allow_eviction: whether the server may drop keys when its memory is full.
-        keyring: what signs the jobs of schedules.
-        waits: whether to try again until the server can be reached.
+        keyring: keys that sign the jobs of schedules.
+        waits: whether to retry until the server can be reached.
 
     Raises:
-        ServerUnavailable: the server could not be reached, and it is not to be waited for, or
-            waiting does not help: its certificate is not trusted, for instance.
-        UsageError, ClientTooOld, BideError: as of `_begin`.
+        ServerUnavailable: the server could not be reached, and `waits` is false; or waiting does
+            not help, for instance because the certificate is not trusted.
+        UsageError: a queue holds data, or the server may drop keys and that is not allowed.
+        ClientTooOld: a newer bide has changed the layout of a queue.
+        BideError: a schedule cannot be set.
     """
     failures = 0
     while True:
         try:
-            return await _begin(client, everywhere, queues, allow_eviction, keyring)
+            return await _register(client, everywhere, queues, allow_eviction, keyring)
         except ServerUnavailable as error:
             if not waits or not is_passing(error):
                 raise
-            if failures % SAY_EVERY == 0:
+            if failures % LOG_EVERY == 0:
                 log.warning("%s Trying again until it works.", error)
         failures += 1
         await asyncio.sleep(pause_after(failures))
 
 
-async def _begin(
+async def _register(
     client: aio.AsyncClient,
     everywhere: Keys,
     queues: Sequence[Keys],
     allow_eviction: bool,
     keyring: Keyring | None,
 ) -> None:
-    """Begin, or not at all; a repeat changes nothing.
+    """Register the queues and set the schedules; a repeat changes nothing.
 
     Raises:
         ServerUnavailable: the server could not be reached.
-        UsageError: one of them holds data: all of it would fail; or its server drops keys when its
-            memory is full, and that was not allowed.
-        ClientTooOld: one of them was laid out by a newer bide.
+        UsageError: a queue holds data, which would fail as jobs; or the server drops keys when its
+            memory is full, and that is not allowed.
+        ClientTooOld: a newer bide has changed the layout of a queue.
     """
-    # Of calls that share a round trip, one whose script the server does not know would be sent
-    # again, behind the others: notes and outcomes go ahead of claims. And what is read now need not
-    # be read when no file can be opened, or is another version's.
+    # If the server lacks the script of a call, that call is repeated after the other calls of its
+    # round trip. Notes and outcomes must come before claims, so all scripts are loaded first. Later
+    # the files may have been replaced by another version, or the process may have no descriptors.
     await client.load(SCRIPTS, [keys["meta"] for keys in queues])
-    noting = register_queues(everywhere, [str(keys.queue) for keys in queues])
-    noted, *begun = await client.attempt_many([noting, *map(worker_start, queues)])
-    for keys, found in zip(queues, begun, strict=True):
+    registration = register_queues(everywhere, [str(keys.queue) for keys in queues])
+    registered, *started = await client.attempt_many([registration, *map(worker_start, queues)])
+    for keys, found in zip(queues, started, strict=True):
         if isinstance(found, ClientTooOld):
             raise found
-        if not isinstance(found, StartReply):  # if it is refused, the loop says so
+        if not isinstance(found, StartReply):  # the loop logs why it was refused
             continue
         if found.is_data:
             raise UsageError(
@@ -100,16 +102,17 @@ async def _begin(
             )
         if not allow_eviction:
             _check_policy(client.where, found.policy)
-    # It will pass, and producers note their queues, too. The list may be on another node.
-    if isinstance(noted, ServerReadOnly | ServerUnavailable):
-        log.warning("%s", noted)
-    elif isinstance(noted, BideError):
-        raise noted
+    # These errors are temporary, and producers register their queues too. The list of queues may be
+    # on another node.
+    if isinstance(registered, ServerReadOnly | ServerUnavailable):
+        log.warning("%s", registered)
+    elif isinstance(registered, BideError):
+        raise registered
     await set_declared(client, queues, keyring)
 
 
 def _check_policy(where: str, policy: str | None) -> None:
-    """Refuse a server that forgets jobs rather than to refuse new ones."""
+    """Refuse a server that drops stored jobs, instead of refusing new ones, when it is full."""
     if policy is None:
         log.info("whether %s drops jobs when it is full is not known: INFO is denied", where)
     elif policy != "noeviction":
@@ -121,14 +124,13 @@ def _check_policy(where: str, policy: str | None) -> None:
 
 
 DEFAULT = "default"
-"""The queue that is served where modules have none: that of `Queue()`."""
+"""The queue that is served if the modules have none; `Queue()` uses it too."""
 
 
 def queues_of(modules: Sequence[str], url: str, prefix: str) -> list[str]:
-    """The names of the queues that modules have, in their order, without repeats.
+    """Return the names of the modules' queues, in their order, without repeats.
 
-    A queue of another server or prefix counts only if it has tasks: what is wrong with it, `warn`
-    says.
+    A queue of another server or prefix counts only if it has tasks; `warn` logs a warning for it.
     """
     found = task_queues_of(modules)
     names = [home.queue for home in found if found[home] or _is_here(home, url, prefix)]
@@ -136,10 +138,10 @@ def queues_of(modules: Sequence[str], url: str, prefix: str) -> list[str]:
 
 
 def task_queues_of(modules: Sequence[str]) -> dict[QueueHome, list[str]]:
-    """The queues of an application, and the names of the tasks that belong to each.
+    """Return the queues of an application, with the names of the tasks of each.
 
-    They are the queues that stand in its modules, in their order, and in the modules that have
-    registered tasks; then those that other tasks belong to.
+    First come the queues that are variables of `modules`, in their order, or of modules that have
+    registered tasks; then the queues of all other tasks.
     """
     found: dict[QueueHome, list[str]] = {}
     for module in (*modules, *sorted(registering_modules() - {*modules})):
@@ -157,16 +159,16 @@ def task_queues_of(modules: Sequence[str]) -> dict[QueueHome, list[str]]:
 async def warn(
     client: aio.AsyncClient, everywhere: Keys, modules: Sequence[str], queues: Sequence[str]
 ) -> None:
-    """Log which jobs of its modules' tasks a worker will never see.
+    """Log a warning about tasks in the worker's modules whose jobs it will never receive.
 
-    Modules that declare no task say nothing of queues: their functions are enqueued by import path.
-    A queue that the worker leaves out on purpose is served by another worker.
+    Modules that declare no task are skipped: their functions are enqueued by import path, to any
+    queue. A queue that another worker serves is skipped too.
 
     Args:
         client: of the worker's server.
-        everywhere: the keys that no queue owns.
-        modules: those that the worker was given.
-        queues: those that it serves.
+        everywhere: the keys that belong to no queue.
+        modules: the modules of the worker.
+        queues: the queues that it serves.
     """
     if not modules:
         return
@@ -203,13 +205,13 @@ async def warn(
 
 def _is_here(home: QueueHome, url: str, prefix: str) -> bool:
     """Whether a worker of that server and prefix can see jobs of a queue."""
-    with suppress(UsageError):  # what is wrong with its URL, whoever enqueues is told
+    with suppress(UsageError):  # the queue's URL is invalid: `enqueue()` reports that
         return same_servers(home.server, url) and home.root == prefix
     return True
 
 
 def _elsewhere(home: QueueHome, tasks: Sequence[str], url: str, prefix: str) -> str:
-    """That jobs of a queue go where this worker does not look."""
+    """Describe a queue on another server or under another prefix than this worker's."""
     if same_servers(home.server, url):
         where, here = f"under the prefix {home.root!r}", f"the prefix {prefix!r}"
         what = "prefix"
@@ -224,7 +226,7 @@ def _elsewhere(home: QueueHome, tasks: Sequence[str], url: str, prefix: str) -> 
 
 
 async def _served_elsewhere(client: aio.AsyncClient, everywhere: Keys) -> set[str]:
-    """The queues that other workers serve; none where that cannot be read."""
+    """Return the queues that other workers serve; none if the server does not allow to read it."""
     with suppress(BideError):
         seen = await client.run(queue_commands.workers(everywhere))
         return {queue for worker in seen if worker.alive for queue in worker.about.queues}
@@ -236,7 +238,7 @@ def _tasks_on(here: dict[str, list[str]], queues: Sequence[str]) -> str:
 
 
 def _some(tasks: Sequence[str]) -> str:
-    """The first of some tasks, and how many others there are."""
+    """Name the first task, and count the others."""
     first, *others = dict.fromkeys(tasks)
     return f"{first} and {len(others)} more" if others else first
 

@@ -1,17 +1,18 @@
-"""Several workers as one unit: started, watched, started again, and stopped together.
+"""Runs several workers as one unit: starts, watches, restarts and stops them together.
 
-    supervisor ──line──> member (a worker), member, …
+    supervisor ──socket──> member (a worker), member, …
 
-The supervisor runs no job and knows no server. Each member is a process of its own, in a session of
-its own, on a line: it is told its plan, says every second how it is, and stops when the line ends,
-because then the supervisor is dead.
+The supervisor runs no job and has no connection to the server. Each member is a process in a
+session of its own, with a socket to the supervisor. The member receives its configuration there,
+and reports its status every second. If the socket closes, the supervisor is dead, and the member
+stops.
 
-It stops members as a signal does: the first lets running jobs finish, the second gives them back.
-What does not end in time, it kills, and whose event loop does not turn any more. It reaps whatever
-becomes its child, so it may be process 1 of a container.
+The supervisor stops members as a signal does: the first request lets running jobs finish, the
+second returns them to the queue. It kills a member that does not end in time, or whose event loop
+is stuck. It reaps all its children, so it may be process 1 of a container.
 
-What a member's end means, it says itself, over its line. Its exit code says nothing: a job may
-choose any.
+A member reports over its socket why it ends. Its exit code has no meaning, because a job may exit
+with any code.
 """
 
 from __future__ import annotations
@@ -49,24 +50,24 @@ from bide.worker.processes.ipc import Reader, pair, send
 from bide.worker.processes.linux import python_command, signal_name
 
 _SEND_PATIENCE: Final = 1.0
-"""Seconds to wait while systemd has more messages than it reads: the event loop waits, too."""
+"""Seconds to wait while systemd does not read its messages; the event loop is blocked meanwhile."""
 
 
 class Notifier:
-    """Says to `$NOTIFY_SOCKET` what is said; to nobody where there is none."""
+    """Sends notifications to systemd over `$NOTIFY_SOCKET`; without it, does nothing."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """Take what concerns this process out of the environment: children are not to answer."""
+        """Remove systemd's variables from the environment, so that children do not use them."""
         self._path = environment.pop("NOTIFY_SOCKET", "")
         pid = environment.pop("WATCHDOG_PID", "")
         watchdog = environment.pop("WATCHDOG_USEC", "")
         self.every: float | None = None
-        """Seconds between two signs of life that are asked for, with time to spare; or None."""
+        """Seconds between two watchdog notifications, half of systemd's limit; None for none."""
         if watchdog.isdigit() and int(watchdog) > 0 and pid in ("", str(os.getpid())):
             self.every = int(watchdog) / 2e6
 
     def say(self, *words: str) -> None:
-        """Send assignments such as `READY=1`; drops them where systemd does not take them."""
+        """Send assignments such as `READY=1`; they are dropped if systemd does not accept them."""
         if not self._path:
             return
         address = f"\0{self._path[1:]}" if self._path.startswith("@") else self._path
@@ -76,69 +77,69 @@ class Notifier:
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
-    """What one member does; it travels over its line, because a command line can be seen by all."""
+    """The configuration of a member, sent over its socket, as all users can read command lines."""
 
     options: dict[str, Any]
     """The arguments of `bide.Worker`."""
     burst: bool
     log: logs.Settings
     counts: bool = False
-    """Whether it is to say what it has done."""
+    """Whether the member reports metrics."""
 
 
-class WorkerStatus(msgspec.Struct, frozen=True, tag="vitals"):
-    """How a member is. Times are of `time.monotonic()`, which all processes share."""
+class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
+    """The status of a member. Times are of `time.monotonic()`, a clock that all processes share."""
 
     turned: float
-    """When its event loop last turned."""
+    """When its event loop last ran."""
     polled: float
-    """When it last looked for work, and was answered; 0 for never."""
-    figures: ByQueue | None = None
-    """What it has done since it started, where it is to say so."""
+    """When the server last answered a claim; 0 for never. See `Worker.polled`."""
+    metrics: ByQueue | None = None
+    """Its metrics since it started; None if it reports none."""
 
 
-class WorkerGone(msgspec.Struct, frozen=True, tag="farewell"):
-    """Why a member ends. One that ends without it has died: a job may choose any exit code."""
+class WorkerGone(msgspec.Struct, frozen=True, tag="gone"):
+    """Why a member ends. A member that ends without this message has died."""
 
     how: Literal["ended", "replace", "unusable"]
-    """It has nothing left to do, or was asked over the server to stop; it has run as many jobs as
-    it was to, or was told to stop by somebody else, and is to be replaced; or its plan cannot be
-    meant, and another would end so too."""
+    """- `ended`: it has nothing left to do, or was stopped by way of the server.
+    - `replace`: it has run `max_jobs` jobs or received a signal, and must be replaced.
+    - `unusable`: its configuration is invalid, so another member would end in the same way."""
 
 
 News = WorkerStatus | WorkerGone
 
 
 encode: Final = msgspec.json.Encoder().encode
-decode_plan: Final = msgspec.json.Decoder(WorkerConfig).decode
+decode_config: Final = msgspec.json.Decoder(WorkerConfig).decode
 decode_news: Final[Callable[[bytes | memoryview], News]] = msgspec.json.Decoder(News).decode
 
 
 Probe = Callable[[], str]
-"""Says what is wrong, or nothing."""
+"""Returns a description of a problem, or an empty string."""
 
 Metrics = Callable[[], Awaitable[str]]
-"""Figures, in Prometheus' text format."""
+"""Returns metrics in Prometheus' text format."""
 
 _PATIENCE: Final = 5.0
-_FIGURES: Final = 4.0
-"""Seconds for figures: less, so that whoever asks is told why there are none."""
+_METRICS_TIMEOUT: Final = 4.0
+"""Seconds to produce metrics: less than `_PATIENCE`, so that the client receives the error."""
 _LONGEST: Final = 8192
 _MOST_WAITING: Final = 100
-"""Connections that have sent no whole request yet, at most; a new one closes the oldest."""
+"""Maximum number of connections without a complete request; a new one closes the oldest."""
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
 
 async def serve(
     host: str, port: int, probes: dict[str, Probe], metrics: Metrics | None = None
 ) -> asyncio.Server:
-    """Answer `GET PATH` with 200, or with 503 and what is wrong; and `/metrics`.
+    """Serve probes and `/metrics`: answer `GET PATH` with 200, or with 503 and the problem.
 
     Args:
         host: the interface.
-        port: 0 for any that is free.
-        probes: by path.
-        metrics: what `/metrics` answers; a `BideError` that it raises is what is wrong.
+        port: the port; 0 for any free port.
+        probes: the probes by path.
+        metrics: returns the text for `/metrics`; if it raises a `BideError`, the answer is 503.
 
     Raises:
         OSError: the port is taken.
@@ -150,7 +151,7 @@ async def serve(
         if len(waiting) > _MOST_WAITING:
             oldest = next(iter(waiting))
             del waiting[oldest]
-            oldest.close()  # its reader sees the end
+            oldest.close()  # its reader then gets an IncompleteReadError
         try:
             async with asyncio.timeout(_PATIENCE):
                 try:
@@ -160,7 +161,7 @@ async def serve(
                 waiting.pop(writer, None)
                 writer.write(await _respond(head, probes, metrics))
                 await writer.drain()
-        except (OSError, TimeoutError, asyncio.CancelledError):  # the last: everything ends
+        except (OSError, TimeoutError, asyncio.CancelledError):  # cancelled: the process ends
             pass
         finally:
             waiting.pop(writer, None)
@@ -180,10 +181,10 @@ async def _respond(head: bytes, probes: dict[str, Probe], metrics: Metrics | Non
         code, text = 405, "GET or HEAD\n"
     elif metrics is not None and path == "/metrics":
         try:
-            async with asyncio.timeout(_FIGURES):
+            async with asyncio.timeout(_METRICS_TIMEOUT):
                 text, kind = await metrics(), CONTENT_TYPE
         except TimeoutError:
-            code, text = 503, f"no figures came within {_FIGURES:g} seconds\n"
+            code, text = 503, f"no metrics came within {_METRICS_TIMEOUT:g} seconds\n"
         except BideError as error:
             code, text = 503, f"{error}\n"
     elif path not in probes:
@@ -206,18 +207,18 @@ async def _respond(head: bytes, probes: dict[str, Probe], metrics: Metrics | Non
 OUTCOMES: Final = ("complete", "retry", "fail", "snooze", "release", "cancel", "crash")
 
 
-def worker_metrics(figures: ByQueue, workers: int, deaths: int) -> str:
-    """The text of `/metrics`.
+def worker_metrics(metrics: ByQueue, workers: int, deaths: int) -> str:
+    """Return the text of `/metrics`.
 
     Args:
-        figures: the sums over all workers that there are and were.
-        workers: how many run.
-        deaths: how many have died.
+        metrics: the sums over all current and former workers.
+        workers: how many workers run.
+        deaths: how many workers have died.
     """
     claims, claimed, refused = [], [], []
     settled: list[tuple[Labels, float]] = []
     lateness, run_time = [], []
-    for queue, seen in sorted(figures.items()):
+    for queue, seen in sorted(metrics.items()):
         of = {"queue": queue}
         claims.append((of, seen.claims))
         claimed.append((of, seen.claimed))
@@ -270,24 +271,24 @@ log = Log("bide.worker.supervisor")
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0
-"""Seconds between the death of a member and the start of the next."""
+"""Seconds between the death of a member and its restart."""
 
 LIVED: Final = 10.0
-"""Seconds after which a member's death is no reason to wait with the next."""
+"""Seconds: a member that has lived for longer is restarted without a pause."""
 
 LIVE: Final = 30.0
-"""Seconds in which a member's event loop must have turned."""
+"""A member is live if its event loop has run within this many seconds."""
 
 STUCK: Final = 60.0
-"""Seconds without a turn after which it is killed, and another started."""
+"""Seconds after which a member whose event loop is stuck is killed and restarted."""
 
 READY: Final = 30.0
-"""Seconds in which it must have looked for work, and been answered."""
+"""A member is ready if the server has answered it within this many seconds."""
 
 LOOK_EVERY: Final = 1.0
 
-SPARE: Final = 10.0
-"""Seconds that members get beyond the grace of their jobs, before they are killed."""
+STOP_MARGIN: Final = 10.0
+"""Seconds after the grace of the jobs until members that have not stopped are killed."""
 
 
 class WorkerProcess:
@@ -298,40 +299,40 @@ class WorkerProcess:
         self.pid = 0
         self.line: socket.socket | None = None
         self.started = 0.0
-        self.vitals: WorkerStatus | None = None
-        self.farewell: WorkerGone | None = None
+        self.status: WorkerStatus | None = None
+        self.gone: WorkerGone | None = None
         self.failures = 0
         self.done = False
-        """It has nothing left to do, and is not started again."""
+        """Whether it has nothing left to do, and is not restarted."""
 
     def silent(self, now: float) -> float:
-        """For how many seconds its loop has not turned; 0 for one that has not begun to."""
-        return now - self.vitals.turned if self.pid and self.vitals else 0.0
+        """Return the seconds since its event loop last ran; 0 if it has not started."""
+        return now - self.status.turned if self.pid and self.status else 0.0
 
     def ill(self, now: float) -> str:
-        """What keeps it from being live, or nothing."""
+        """Return why the member is not live, or an empty string."""
         if (silent := self.silent(now)) > LIVE:
             return f"worker {self.pid} has said nothing for {silent:.0f} s"
         return ""
 
     def unready(self, now: float) -> str:
-        """What keeps it from being ready, or nothing."""
+        """Return why the member is not ready, or an empty string."""
         if self.done:
             return ""
-        if not self.pid or self.vitals is None or not self.vitals.polled:
+        if not self.pid or self.status is None or not self.status.polled:
             return f"worker {self.index + 1} has not begun"
-        silent = now - self.vitals.polled
+        silent = now - self.status.polled
         if silent > READY:
             return f"the server has not answered worker {self.pid} for {silent:.0f} s"
         return ""
 
 
 class Supervisor:
-    """Keeps members running until it is told to stop."""
+    """Keeps members running until it is stopped."""
 
     def __init__(
         self,
-        plan: WorkerConfig,
+        config: WorkerConfig,
         members: int,
         grace: float,
         health: tuple[str, int] | None = None,
@@ -339,12 +340,12 @@ class Supervisor:
         """Set up.
 
         Args:
-            plan: what each member does.
-            members: how many there are.
-            grace: seconds that running jobs get to end.
-            health: interface and port on which `/livez`, `/readyz` and `/metrics` are answered.
+            config: the configuration of each member.
+            members: how many members to run.
+            grace: seconds that running jobs get to finish.
+            health: interface and port on which `/livez`, `/readyz` and `/metrics` are served.
         """
-        self._plan = plan
+        self._config = config
         self._members = [WorkerProcess(i) for i in range(members)]
         self._grace = grace
         self._health = health
@@ -352,17 +353,17 @@ class Supervisor:
         self._stops = 0
         self._said_ready = False
         self._has_begun = False
-        """Some member has, so the plan is one that can be meant."""
+        """Whether a member has started, so the configuration is valid."""
         self._code = 0
         self._past: ByQueue = {}
-        """What workers have done that are no more."""
+        """The metrics of former workers."""
         self._deaths = 0
         self._done = asyncio.Event()
 
     def run(self) -> int:
-        """Supervise until all members have ended; the exit code."""
+        """Supervise until all members have ended; return the exit code."""
         linux.become_subreaper()
-        options = self._plan.options
+        options = self._config.options
         with titled(f"bide supervisor {', '.join(options.get('queues') or options['modules'])}"):
             return asyncio.run(self._run())
 
@@ -394,12 +395,12 @@ class Supervisor:
         return self._code
 
     def stop(self) -> None:
-        """Stop all members, as a signal would; the second call does not wait for jobs."""
+        """Stop all members, as a signal does; the second call does not wait for running jobs."""
         self._stops += 1
         if self._stops == 1:
             self._notifier.say("STOPPING=1")
             log.info("stops %d workers", sum(member.pid > 0 for member in self._members))
-            self._loop.call_later(self._grace + SPARE, self._kill)
+            self._loop.call_later(self._grace + STOP_MARGIN, self._kill)
         elif self._stops == 2:
             log.info("waits for no jobs any more; another signal kills")
         else:
@@ -411,11 +412,11 @@ class Supervisor:
     def _start(self, member: WorkerProcess) -> None:
         if self._stops or member.pid:
             return
-        member.started, member.vitals, member.farewell = time.monotonic(), None, None
+        member.started, member.status, member.gone = time.monotonic(), None, None
         try:
             self._launch(member)
         except OSError as error:
-            log.error("no process is to be had: %s", error)
+            log.error("no process can be started: %s", error)
             self._start_later(member)
 
     def _launch(self, member: WorkerProcess) -> None:
@@ -431,10 +432,10 @@ class Supervisor:
             except BaseException:
                 ours.close()
                 raise
-        process.returncode = 0  # it is reaped here, and not by the library
+        process.returncode = 0  # `_reap` reaps it, and not `subprocess`
         member.pid, member.line = process.pid, ours
-        with contextlib.suppress(OSError):  # it has died, which is heard too
-            send(ours, encode(self._plan))
+        with contextlib.suppress(OSError):  # it has died: `_reap` handles that
+            send(ours, encode(self._config))
         ours.setblocking(False)
         self._loop.add_reader(ours, self._hear, member, Reader(ours))
 
@@ -443,15 +444,15 @@ class Supervisor:
             while message := reader.read():
                 news = decode_news(message)
                 if isinstance(news, WorkerGone):
-                    member.farewell = news
+                    member.gone = news
                     continue
-                member.vitals = news
+                member.status = news
                 if news.polled:
                     self._begun()
             self._hang_up(member)
 
     def _begun(self) -> None:
-        """One has begun, so the others can, too; once all have, the service is ready."""
+        """Start the other members after the first; if all are ready, notify systemd."""
         self._has_begun = True
         for member in self._members:
             if not member.pid and not member.done and not member.started:
@@ -482,15 +483,15 @@ class Supervisor:
         if member.line is not None:
             self._hear(member, Reader(member.line))
         self._hang_up(member)
-        add_all(self._past, (member.vitals and member.vitals.figures) or {})
-        member.vitals = None
+        add_all(self._past, (member.status and member.status.metrics) or {})
+        member.status = None
         pid, member.pid = member.pid, 0
-        how = member.farewell.how if member.farewell else "died"
+        how = member.gone.how if member.gone else "died"
         if self._stops or how == "ended":
             member.done = True
             if not self._stops:
                 self._have_less(pid)
-            if how in ("died", "unusable") and code != -signal.SIGTERM:  # that: before it had begun
+            if how in ("died", "unusable") and code != -signal.SIGTERM:  # SIGTERM before the start
                 self._code = self._code or 1
         elif how == "unusable" and not self._has_begun:
             self._code = code
@@ -507,7 +508,7 @@ class Supervisor:
         self._look()
 
     def _have_less(self, pid: int) -> None:
-        """One has nothing left to do; the others go on."""
+        """Handle a member that has nothing left to do; the others continue."""
         left = sum(not member.done for member in self._members)
         if left:
             log.info("worker %d has ended; %d go on", pid, left)
@@ -515,7 +516,7 @@ class Supervisor:
         self._begun()
 
     def _start_later(self, member: WorkerProcess) -> None:
-        """Start it again: at once where it had lived for a while, else with growing pauses."""
+        """Restart a member: immediately if it had lived for `LIVED`, otherwise after a pause."""
         lived = time.monotonic() - member.started
         member.failures = 1 if lived > LIVED else member.failures + 1
         pause = 0.0
@@ -524,7 +525,7 @@ class Supervisor:
         self._loop.call_later(pause, self._start, member)
 
     def _look(self) -> None:
-        """End when all have ended."""
+        """End the supervisor when all members have ended."""
         over = self._stops > 0 or all(member.done for member in self._members)
         if over and not any(member.pid for member in self._members):
             self._done.set()
@@ -542,7 +543,7 @@ class Supervisor:
                 linux.kill_session(member.pid)
 
     async def _watch(self) -> None:
-        """Kill whom nothing else would end, and tell systemd that all is well."""
+        """Kill stuck members, and notify systemd's watchdog while all members are live."""
         while True:
             await asyncio.sleep(min(LOOK_EVERY, self._notifier.every or LOOK_EVERY))
             now = time.monotonic()
@@ -564,11 +565,11 @@ class Supervisor:
         return next((why for member in self._members if (why := member.unready(now))), "")
 
     async def _metrics(self) -> str:
-        figures: ByQueue = {}
-        add_all(figures, self._past)
+        metrics: ByQueue = {}
+        add_all(metrics, self._past)
         for member in self._members:
-            add_all(figures, (member.vitals and member.vitals.figures) or {})
-        return worker_metrics(figures, sum(m.pid > 0 for m in self._members), self._deaths)
+            add_all(metrics, (member.status and member.status.metrics) or {})
+        return worker_metrics(metrics, sum(m.pid > 0 for m in self._members), self._deaths)
 
 
 __all__ = ["Supervisor"]
@@ -576,58 +577,58 @@ __all__ = ["Supervisor"]
 
 EVERY: Final = 1.0
 SOON: Final = 0.05
-"""Seconds between two reports; until it has begun, others wait for that."""
+"""Seconds between two reports: `SOON` until the first claim, because other members wait for it."""
 
-_MEANT_WRONG: Final = (UsageError, LookupError, ClientTooOld)
-_NOT_LET_IN: Final = (AccessDenied, ServerUnavailable)
-"""Errors that another member would meet, too. A worker waits for a server that is down: that it
-cannot be reached is an error only in a burst, or where waiting does not help."""
+_INVALID: Final = (UsageError, LookupError, ClientTooOld)
+_UNREACHABLE: Final = (AccessDenied, ServerUnavailable)
+"""Errors that every member would meet. A worker waits for a server that is down. So an unreachable
+server is an error only in a burst, or if waiting does not help."""
 
 _WRONG: Final = 2
-"""The exit code of a command line that cannot be meant."""
+"""The exit code for an invalid command line."""
 
 
 def main() -> None:
-    """Be a member: the program that a supervisor starts."""
+    """Run as a member: the program that a supervisor starts."""
     line = socket.socket(fileno=int(sys.argv[-1]))
-    line.setblocking(True)  # whatever a module makes of the default
+    line.setblocking(True)  # a module may change the default time-out
     line.set_inheritable(False)
-    told = Reader(line).read()
-    if told is None:
+    message = Reader(line).read()
+    if message is None:
         return
-    plan = decode_plan(told)
-    logs.setup(*plan.log)
+    config = decode_config(message)
+    logs.setup(*config.log)
     try:
-        worker = Worker(**plan.options)
-        worker.figures = {} if plan.counts else None
-        worker.work(plan.burst, beside=lambda: report(worker, line))
+        worker = Worker(**config.options)
+        worker.metrics = {} if config.counts else None
+        worker.work(config.burst, beside=lambda: report(worker, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
-        if isinstance(error, _MEANT_WRONG + _NOT_LET_IN):
-            _say(line, WorkerGone("unusable"))
-        sys.exit(_WRONG if isinstance(error, _MEANT_WRONG) else 1)
-    _say(line, _vitals(worker))
-    _say(line, WorkerGone("replace" if worker.replaceable else "ended"))
+        if isinstance(error, _INVALID + _UNREACHABLE):
+            _send(line, WorkerGone("unusable"))
+        sys.exit(_WRONG if isinstance(error, _INVALID) else 1)
+    _send(line, _status(worker))
+    _send(line, WorkerGone("replace" if worker.replaceable else "ended"))
     leave_threads_behind()
 
 
-def _say(line: socket.socket, news: News) -> None:
+def _send(line: socket.socket, news: News) -> None:
     with contextlib.suppress(OSError):
         send(line, encode(news))
 
 
-def _vitals(worker: Worker) -> WorkerStatus:
-    return WorkerStatus(time.monotonic(), worker.polled, worker.figures)
+def _status(worker: Worker) -> WorkerStatus:
+    return WorkerStatus(time.monotonic(), worker.polled, worker.metrics)
 
 
 async def report(worker: Worker, line: socket.socket) -> None:
-    """Say how the worker is until cancelled; if nobody listens, stop it."""
+    """Report the worker's status until cancelled; if the supervisor dies, stop the worker."""
     line.setblocking(False)
     loop = asyncio.get_running_loop()
     loop.add_reader(line, _orphaned, loop, line, worker.stop)
     try:
         while True:
-            _say(line, _vitals(worker))
+            _send(line, _status(worker))
             await asyncio.sleep(EVERY if worker.polled else SOON)
     finally:
         loop.remove_reader(line)

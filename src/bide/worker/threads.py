@@ -1,12 +1,12 @@
 """Threads for plain functions.
 
-They are daemons, because a thread that hangs must not keep the process from ending; and they are
-started only when none is idle, so a worker with a hundred slots has as many threads as its jobs
-have needed at once.
+They are daemon threads, because a thread that hangs must not keep the process alive. A new thread
+starts only when none is idle. So a worker with 100 slots has only as many threads as its jobs
+needed at the same time.
 
 `loop.call_at` sleeps in `epoll_wait`, which counts in milliseconds and rounds up. A `timerfd`
-makes the same wait end within microseconds of the moment, in any event loop that watches file
-descriptors (timerfd_create(2)); where there is none, the loop's own timer serves.
+fires within microseconds of the due time, in any event loop that watches file descriptors
+(timerfd_create(2)). Without `timerfd`, the loop's own timer is used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from typing import Any, Final, Protocol, TypeVar
 T = TypeVar("T")
 
 Work = Callable[[], Callable[[], object]]
-"""Returns what is to be called once its thread is free: who hears of its end finds that one idle.
-Neither must raise."""
+"""Runs in a thread, and returns a function that the thread calls once it counts as idle.
+
+So the next job can use the thread as soon as it is notified. Neither function may raise."""
 
 
 class Threads:
-    """Runs work at once: in an idle thread, or a new one."""
+    """Runs work immediately: in an idle thread, or in a new one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,7 +43,7 @@ class Threads:
         """Run `work`.
 
         Raises:
-            RuntimeError: the system gives no more threads.
+            RuntimeError: the system cannot start another thread.
         """
         with self._lock:
             start = self._idle == 0
@@ -66,17 +67,17 @@ class Threads:
             self._queue.put(work)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Call `work` in a thread, in this context; what it returns, or raises.
+        """Call `work` in a thread, in this context; return its result, or raise its error.
 
         Raises:
-            RuntimeError: the system gives no more threads.
+            RuntimeError: the system cannot start another thread.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         context = copy_context()
 
         def settle(result: T | None, error: BaseException | None) -> None:
-            if done.done():  # whoever waited has been cancelled
+            if done.done():  # the awaiting task was cancelled
                 return
             if error is None:
                 done.set_result(result)  # type: ignore[arg-type]
@@ -90,14 +91,14 @@ class Threads:
                 result = context.run(work)
             except BaseException as error:
                 raised = error
-                if isinstance(error, StopIteration):  # which no future can hold
+                if isinstance(error, StopIteration):  # a future cannot hold it
                     raised = RuntimeError(repr(error))
 
-            def tell() -> None:
+            def notify() -> None:
                 with suppress(RuntimeError):  # the loop has closed
                     loop.call_soon_threadsafe(settle, result, raised)
 
-            return tell
+            return notify
 
         self.submit(call)
         return await done
@@ -122,13 +123,13 @@ _TFD_TIMER_ABSTIME: Final = 1
 
 
 class Alarm(Protocol):
-    """Calls back at a moment of `time.monotonic()`."""
+    """Calls back at a time of `time.monotonic()`."""
 
     def set(self, at: float) -> None:
-        """Fire at `at`, and no more at the moment set before."""
+        """Fire at `at`, instead of at the time set before."""
 
     def close(self) -> None:
-        """Fire no more."""
+        """Do not fire again."""
 
 
 class _Spec(ctypes.Structure):
@@ -141,13 +142,13 @@ class _Spec(ctypes.Structure):
 
 
 class _TimerFd:
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._fd: int = self._libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
         self._loop = loop
-        self._ring = ring
+        self._wake = wake
         self._at = 0.0
         loop.add_reader(self._fd, self._fired)
 
@@ -168,30 +169,30 @@ class _TimerFd:
     def _fired(self) -> None:
         try:
             os.read(self._fd, 8)
-        except BlockingIOError:  # set anew between the loop's wake-up and this read
+        except BlockingIOError:  # it was set again between the loop's wake-up and this read
             return
         self._at = 0.0
-        self._ring()
+        self._wake()
 
 
 class _LoopTimer:
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         self._loop = loop
-        self._ring = ring
+        self._wake = wake
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, at: float) -> None:
         self.close()
-        self._handle = self._loop.call_at(at, self._ring)
+        self._handle = self._loop.call_at(at, self._wake)
 
     def close(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
 
 
-def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
-    """The most punctual alarm of this machine; `ring` is called in the loop's thread."""
+def make_alarm(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Alarm:
+    """Return the most precise alarm of this machine; it calls `wake` in the loop's thread."""
     try:
-        return _TimerFd(loop, ring)
+        return _TimerFd(loop, wake)
     except (AttributeError, OSError, NotImplementedError):
-        return _LoopTimer(loop, ring)
+        return _LoopTimer(loop, wake)

@@ -1,8 +1,8 @@
-"""The tasks that a worker was lately asked for and does not serve.
+"""The tasks of recently claimed jobs that this worker does not serve.
 
-The log and `bide info` name them. The worker looks at their jobs again a few at a time: each job
-after as long as it has waited so far, and later if many wait. So the looks cost the server little,
-however many jobs wait.
+The log and `bide info` name these tasks. The worker retries their jobs a few at a time. Each job is
+retried after as long as it has waited so far, and later if many wait. So the retries cost the
+server little, however many jobs wait.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from bide.worker.run.running_job import RunningJob
 log = Log("bide.worker")
 
 LATELY: Final = 120.0
-"""Seconds until a task that no job has asked for is forgotten; a job that waits asks earlier."""
+"""Seconds until a task is forgotten that no job needed; a waiting job is retried earlier."""
 
 SELDOM: Final = 60.0
-"""Seconds between looks at a job that has waited for longer, if few of its task wait."""
+"""Seconds between retries of a job that has waited for longer, if few jobs of its task wait."""
 
 GAP_US: Final = 500_000
-"""Microseconds between two moments at which jobs of one task are looked at."""
+"""Microseconds between two times at which jobs of one task are retried."""
 
 CLAIMS: Final = 2
-"""How many full claims the jobs of one such moment take."""
+"""How many full claims the jobs of one such time fill."""
 
 FURTHEST_US: Final = 300_000_000
-"""The longest delay until a look, in microseconds. A moment that is later was given out before the
-server's clock was set back."""
+"""Longest delay until a retry, in microseconds. A later time was chosen before the server's clock
+was set back."""
 
 
 class _Task:
-    """One task that is not served, and when its jobs are looked at again."""
+    """One task that is not served, and when its jobs are retried."""
 
     def __init__(self) -> None:
         self.asked_at = 0.0
         self.moment = 0
-        """The last one that was given out, in gaps since 1970 on the server's clock."""
+        """The latest retry time that was assigned, in `GAP_US` since 1970 on the server's clock."""
         self.jobs = 0
-        """How many jobs it was given to."""
+        """How many jobs are assigned to that time."""
 
 
 class UnknownTasks:
-    """A few names, and when each was last asked for; however many jobs ask, each is logged once."""
+    """A few task names, and when a job last needed each; each is logged once, not for each job."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
         self._others = _Task()
-        """Shared by the tasks beyond the first `MOST_UNSERVED`."""
+        """Shared by all tasks after the first `MOST_UNSERVED`."""
 
     def note(self, run: RunningJob) -> None:
-        """A job has ended, or waits, whose task is not served here; its `task_name` is known."""
+        """Record a job whose task is not served here; its `task_name` must be known."""
         name, now = run.task_name[:LONGEST_TASK], time.monotonic()
         self._forget(now)
         if name not in self._tasks:
@@ -73,7 +73,7 @@ class UnknownTasks:
         self._tasks[name].asked_at = now
 
     def next_look(self, run: RunningJob, batch: int) -> str:
-        """When to look at a job again, as a settle has it: a moment on the server's clock.
+        """Return when to retry a job, on the server's clock, in the form that a settle takes.
 
         Args:
             run: the job.
@@ -86,8 +86,8 @@ class UnknownTasks:
         latest = (now_us + FURTHEST_US) // GAP_US
         moment = task.moment if earliest <= task.moment <= latest else earliest
         if moment == task.moment and task.jobs >= CLAIMS * batch:
-            moment += max(1, len(self._tasks))  # the looks of all tasks share what may be spent
-        if moment > latest:  # so many wait that the moments take more, and cost more
+            moment += max(1, len(self._tasks))  # all tasks share the budget for retries
+        if moment > latest:  # so many jobs wait that each time takes more of them, and costs more
             moment = earliest
         if moment != task.moment:
             task.moment, task.jobs = moment, 0
@@ -95,7 +95,7 @@ class UnknownTasks:
         return f"={moment * GAP_US}"
 
     def names(self) -> list[str]:
-        """What was lately asked for, sorted."""
+        """Return the names of the recently needed tasks, sorted."""
         self._forget(time.monotonic())
         return sorted(self._tasks)
 

@@ -1,6 +1,7 @@
-"""Hearing wake hints: a connection that blocks while the worker takes a queue to be empty.
+"""Listeners for wake-up messages and for requests to cancel a job.
 
-The message is a hint: the answer to every renewal of a lease says the same.
+A listener for wake-up messages blocks on a connection while the worker considers a queue empty. A
+request to cancel may be lost, because each reply to the renewal of a lease repeats it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class SharedListener:
         Args:
             url: the server.
             wake_key: the list to listen on.
-            heard: called in the loop's thread with who pushed the hint.
+            heard: called in the loop's thread with the name of the sender of the wake-up message.
         """
         self._client = aio.AsyncClient(url, reply_timeout=_MARGIN)
         self._key = wake_key
@@ -34,7 +35,7 @@ class SharedListener:
         self._task: asyncio.Task[None] | None = None
 
     def listen(self, wanted: bool) -> None:
-        """Listen, or finish the call under way and then no more."""
+        """Listen; or if not `wanted`, finish the current call and pause."""
         if not wanted:
             self._wanted.clear()
         elif not self._wanted.is_set():
@@ -43,7 +44,7 @@ class SharedListener:
                 self._task = asyncio.get_running_loop().create_task(self._listen())
 
     async def close(self) -> None:
-        """Stop at once. A hint that is just arriving is lost, as any hint may be."""
+        """Stop immediately. A wake-up message that arrives now is lost, as any of them may be."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -53,29 +54,29 @@ class SharedListener:
         while True:
             await self._wanted.wait()
             try:
-                hint = await self._client.pop([self._key], HINT_WAIT)
+                message = await self._client.pop([self._key], HINT_WAIT)
             except Exception:
-                # The claims meet the same trouble and report it; here it only costs hints, of which
-                # one may have been under way.
+                # Claims meet the same error and report it. Here only wake-up messages are lost; one
+                # may have been on its way.
                 await asyncio.sleep(random.uniform(0.1, 1.0))
                 self._heard("-")
                 continue
-            if hint is not None:
-                self._heard(hint[1])
+            if message is not None:
+                self._heard(message[1])
 
 
 async def listen(
-    client: aio.AsyncClient, channels: Sequence[str], ask: Callable[[str, str], None]
+    client: aio.AsyncClient, channels: Sequence[str], heard: Callable[[str, str], None]
 ) -> None:
-    """Listen until cancelled.
+    """Listen on pub/sub channels until cancelled.
 
     Args:
         client: of the server.
-        channels: of the queues that the worker serves.
-        ask: called with the channel and the id of the job: ids are each queue's own.
+        channels: the channels of the queues that the worker serves.
+        heard: called with the channel and the job's id, because two queues may share an id.
     """
     async with client.listen(*channels) as listener:
         while True:
-            said = await listener.next()
-            if said is not None:
-                ask(*said)
+            message = await listener.next()
+            if message is not None:
+                heard(*message)

@@ -1,4 +1,4 @@
-"""The public class: what a worker serves, how it starts, and how it stops."""
+"""The public class `Worker`: its arguments, its start and its stop."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ from bide.queue.binding import Permit
 from bide.tasks.task import TaskRegistry
 from bide.version import VERSION
 from bide.worker import lifespan, metrics, wakeups
-from bide.worker import loop as idleness
 from bide.worker.executors import Executor, check_limits, make_executor
 from bide.worker.executors.local import LocalExecutor
 from bide.worker.executors.processes import ProcessExecutor
 from bide.worker.heartbeat import Leases, deregister, send_heartbeats
-from bide.worker.loop import WorkerLoop
+from bide.worker.loop import WorkerLoop, stop_when_idle
 from bide.worker.metrics import ByQueue, metrics_of
 from bide.worker.queue_state import OrderChoice, QueueState, make_order
 from bide.worker.startup import prepare_server, queues_of, warn
@@ -45,10 +44,10 @@ from bide.worker.startup import prepare_server, queues_of, warn
 def common_setting(
     what: str, given: str | None, queues: Sequence[Queue | AsyncQueue | str]
 ) -> str | None:
-    """What was given, else what the queues that are objects have in common.
+    """Return `given`; if it is None, the setting that all `Queue` objects share.
 
     Raises:
-        UsageError: they differ, so one worker cannot serve them all.
+        UsageError: the queues differ, so one worker cannot serve them all.
     """
     found = {getattr(queue, what) for queue in queues if not isinstance(queue, str)}
     if given is not None or not found:
@@ -63,19 +62,24 @@ def common_setting(
 
 
 def permission_for(url: str | None, queues: Sequence[Queue | AsyncQueue | str]) -> Permit:
-    """Whether a test lets a worker use its server: its own, or that of queues that are objects."""
+    """Return the permission by which a test allows a worker to use its server.
+
+    It is the permission of `url` if that is given, otherwise that of the `Queue` objects.
+    """
     permits = [queue._permit for queue in queues if not isinstance(queue, str)]
-    asked = [permit for permit in permits if not permit.is_given]
-    return Permit(url) if url is not None or not permits else (asked or permits)[0]
+    checked = [permit for permit in permits if not permit.is_given]
+    return Permit(url) if url is not None or not permits else (checked or permits)[0]
 
 
 def pickling(
     queues: Sequence[Queue | AsyncQueue | str], allow: bool, keyring: Keyring | None
 ) -> set[str]:
-    """The names of those whose pickled arguments are read: all, or those that chose pickle.
+    """Return the names of the queues whose pickled arguments may be read.
+
+    These are all queues, or only the `Queue` objects whose serializer is pickle.
 
     Raises:
-        UsageError: there are such, and no key could tell who has made them.
+        UsageError: there are such queues, and there is no key to check signatures with.
     """
     found = {
         queue if isinstance(queue, str) else queue.name
@@ -84,8 +88,8 @@ def pickling(
     }
     if found and keyring is None:
         raise UsageError(
-            "Pickles are read only with a signing key, or whoever can write to the server could "
-            f"run any code here; set ${VARIABLE}, or serve no queue that pickles."
+            "Pickles are read only with a signing key: without one, any user who can write to the "
+            f"server could run any code here. Set ${VARIABLE}, or serve no queue that pickles."
         )
     return found
 
@@ -95,16 +99,16 @@ log = Log("bide.worker")
 Beside = Callable[[], Coroutine[Any, Any, None]]
 
 LEASE: Final = 10.0
-"""Seconds for which a job is held without being renewed; it is renewed every quarter of it."""
+"""Seconds until a lease ends unless it is renewed; the worker renews it every quarter of that."""
 
 GRACE: Final = 30.0
-"""Seconds that running jobs get to end after the first signal."""
+"""Seconds that running jobs get to finish after the first signal."""
 
 _SHORTEST_LEASE_US: Final = 300_000
 
 
 class Worker:
-    """Runs the jobs of some queues in this process until it is told to stop."""
+    """Runs the jobs of some queues until it is stopped."""
 
     def __init__(
         self,
@@ -125,40 +129,43 @@ class Worker:
         allow_pickle: bool = False,
         allow_eviction: bool = False,
     ) -> None:
-        """Set up; nothing is sent before `work`.
+        """Check the arguments and import `modules`; nothing is sent to the server yet.
 
         Args:
-            queues: one or several; `order` decides from which queue the next job is taken. By
+            queues: one or more queues; `order` decides from which queue the next job is taken. By
                 default the queues in `modules` and the queues of their tasks, otherwise `default`.
-            url: the server; by default that of the queues, else `$BIDE_URL`.
-            prefix: of the keys; by default that of the queues, else `$BIDE_PREFIX`, else `bide`.
-            modules: modules to import and serve; functions of others are not run, unless a
-                decorator registered them.
-            order: `"strict"`: from a queue only when nothing is due in those before it; `"fair"`:
-                as many from each, while they have work; or the weight of each by its name, a whole
-                number, such as `{"high": 6, "low": 1}`: shares of the jobs taken while they have
-                work. What a queue did not use while it was empty is not made up for.
-            concurrency: jobs at once; by default 100, in processes as many as there are processors.
-            lease: how long a job stays this worker's if it is not renewed.
+            url: the server; by default the server of the queues, otherwise `$BIDE_URL`.
+            prefix: prefix of the keys; by default the prefix of the queues, otherwise
+                `$BIDE_PREFIX`, otherwise `bide`.
+            modules: modules to import and serve. Functions of other modules run only if a decorator
+                registered them.
+            order: `"strict"` takes from a queue only when nothing is due in the queues before it.
+                `"fair"` takes as many jobs from each queue, while it has work. A mapping such as
+                `{"high": 6, "low": 1}` gives each queue a weight, a whole number: its share of the
+                jobs taken while it has work. A queue does not catch up for the time that it was
+                empty.
+            concurrency: jobs at the same time; by default 100, or with processes the number of
+                processors.
+            lease: how long a job stays reserved for this worker if the lease is not renewed.
             grace: how long running jobs may take after the first signal to stop.
-            name: what logs and `bide info` call it, before a few characters that make it unique;
-                by default host and process id.
+            name: the worker's name in logs and `bide info`; a few characters are added to make it
+                unique. By default the host and the process id.
             executor: `"auto"` runs coroutine functions on the event loop and plain functions in
-                threads; `"async"` runs the former only, and `"thread"` the latter; `"process"` runs
-                jobs in child processes, one at a time in each; `"fork"` gives each job a process of
-                its own.
-            max_jobs: after how many jobs the process that ran them has had enough: a child is
-                replaced; where there are none, the worker stops.
-            max_rss: above how many bytes of memory a child is, once it has ended its job.
-            max_idle: how long to wait for jobs before stopping.
-            allow_pickle: read arguments that were pickled, where a key of $BIDE_SIGNING_KEYS has
-                signed them. Without it, this is done for queues given as objects whose serializer
-                is `"pickle"`, and no others. Both need a key.
-            allow_eviction: serve queues of a server whose `maxmemory-policy` is not `noeviction`,
-                which drops jobs without a word when its memory is full.
+                threads. `"async"` runs coroutine functions only, and `"thread"` plain functions
+                only. `"process"` runs jobs in child processes, one at a time in each. `"fork"` runs
+                each job in a process of its own.
+            max_jobs: maximum number of jobs that one process runs. A child process is then
+                replaced; without child processes, the worker stops.
+            max_rss: maximum memory of a child process in bytes. A child above it is replaced after
+                its job.
+            max_idle: how long to wait for jobs before the worker stops.
+            allow_pickle: read pickled arguments that a key of $BIDE_SIGNING_KEYS has signed. By
+                default only for `Queue` objects whose serializer is `"pickle"`. Both need a key.
+            allow_eviction: serve queues of a server whose `maxmemory-policy` is not `noeviction`.
+                Such a server silently drops jobs when its memory is full.
 
         Raises:
-            UsageError: an argument cannot be meant, or the queues are on different servers.
+            UsageError: an argument is invalid, or the queues are on different servers.
             TaskNotFound: a module cannot be imported.
         """
         self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
@@ -186,28 +193,29 @@ class Worker:
         self._keyring = config.signing_keys()
         self._pickled = pickling(given, allow_pickle, self._keyring)
         self._allow_eviction = allow_eviction
-        self._order = make_order(order, self.queues)
+        self._polling_order = make_order(order, self.queues)
         self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
         self._loop: WorkerLoop | None = None
-        self._running: LocalExecutor | ProcessExecutor | None = None
+        self._executor: LocalExecutor | ProcessExecutor | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
         self._beaten = 0.0
         self._stops = 0
         self._has_process = False
-        self.figures: ByQueue | None = None
-        """What is counted while it works; set before, where somebody asks."""
+        self.metrics: ByQueue | None = None
+        """Where the worker counts its metrics; to have them, set it before `work`."""
         self.replaceable = False
-        """It has stopped because it had run `max_jobs`, or by a signal: another may do its work."""
+        """It stopped after `max_jobs` or by a signal, so another worker may replace it."""
         self._signalled_to = False
 
     @property
     def polled(self) -> float:
-        """When it last looked for work and was answered (`time.monotonic()`); 0 for never.
+        """When the server last answered a claim (`time.monotonic()`); 0 for never.
 
-        With no slot free it does not look: then, when the server last took note that it lives.
+        A worker without a free slot does not claim. Then this is when the server last accepted its
+        heartbeat.
         """
         if self._loop is None:
             return 0.0
@@ -216,28 +224,29 @@ class Worker:
     def work(self, burst: bool = False, *, beside: Beside | None = None) -> int:
         """Work until SIGINT or SIGTERM; with `burst`, until nothing is due.
 
-        The first signal lets running jobs finish; the second, or the end of the grace, gives them
-        back without using an attempt; a third ends the process at once.
+        The first signal lets running jobs finish. The second signal, or the end of the grace,
+        returns them to the queue without using an attempt. A third signal ends the process
+        immediately.
 
         Args:
             burst: whether to end when nothing is due.
-            beside: a coroutine function to be run in the worker's event loop meanwhile.
+            beside: a coroutine function that runs in the worker's event loop at the same time.
 
         Returns:
             How many jobs this worker executed.
 
         Raises:
-            ServerUnavailable: in a burst, the server could not be reached at the start; or the
-                URL can never reach it: its certificate is not trusted, for instance. Otherwise the
-                worker waits for the server, and logs that.
-            UsageError: one of the queues is a delay queue, which holds data, or its server would
-                drop jobs when its memory is full; or this thread runs an event loop already, in
-                which `await worker.run()` works.
-            ClientTooOld: one of the queues was laid out by a newer bide.
+            ServerUnavailable: in a burst, the server could not be reached at the start; or it can
+                never be reached by this URL, for instance because its certificate is not trusted.
+                Otherwise the worker logs the error and waits for the server.
+            UsageError: one of the queues is a delay queue, which holds data; or its server would
+                drop jobs when its memory is full; or this thread already runs an event loop. In
+                that event loop, use `await worker.run()`.
+            ClientTooOld: a newer bide has changed the layout of one of the queues.
         """
         lifespan.check_none_runs()
-        # What is imported by now lives as long as the process: the collector, which would stop all
-        # jobs for some 20 ms to look at it again, need not.
+        # Modules imported so far live as long as the process. Frozen, they are not scanned by the
+        # garbage collector, which would stop all jobs for some 20 ms each time.
         gc.collect()
         gc.freeze()
         self._has_process = threading.current_thread() is threading.main_thread()
@@ -258,20 +267,30 @@ class Worker:
             await asyncio.wait([task])
 
     async def run(self, burst: bool = False) -> int:
-        """`work`, in the event loop that runs now."""
+        """Work as `work` does, in the running event loop.
+
+        Args:
+            burst: whether to end when nothing is due.
+
+        Returns:
+            How many jobs this worker executed.
+
+        Raises:
+            BideError: see `work`.
+        """
         self._permit.check("the worker", self._url)
         self.replaceable = self._signalled_to = False
-        self._loop = self._running = None
+        self._loop = self._executor = None
         self._event_loop = asyncio.get_running_loop()
-        logs.hold()  # against what the modules have set up that were imported
+        logs.hold()  # imported modules may have changed the logging setup
         client = aio.AsyncClient(self._url, retry_for=0, clock=self._clock)
         keys, allow = self._keys, self._allow_eviction
-        begin = prepare_server(
+        startup = prepare_server(
             client, self._global_keys, keys, allow, self._keyring, waits=not burst
         )
         try:
             with lifespan.heard(self._signalled):
-                if not await self._unless_stopped(begin):
+                if not await self._unless_stopped(startup):
                     return 0
                 await warn(client, self._global_keys, self._modules, self.queues)
                 return await self._run(client, burst)
@@ -280,14 +299,14 @@ class Worker:
             await client.close()
 
     async def _run(self, client: aio.AsyncClient, burst: bool) -> int:
-        stations = [
+        queue_states = [
             QueueState(
-                keys, self.name, self._lease_us, self._keyring, metrics_of(keys, self.figures)
+                keys, self.name, self._lease_us, self._keyring, metrics_of(keys, self.metrics)
             )
             for keys in self._keys
         ]
-        self._loop = loop = WorkerLoop(client, stations, self._order, burst)
-        self._running = running = make_executor(
+        self._loop = loop = WorkerLoop(client, queue_states, self._polling_order, burst)
+        self._executor = executor = make_executor(
             self.name,
             self._limits,
             self._served,
@@ -299,13 +318,13 @@ class Worker:
         )
         event_loop = asyncio.get_running_loop()
 
-        def ask(channel: str, id: str) -> None:
+        def cancel_from_thread(channel: str, id: str) -> None:
             with contextlib.suppress(RuntimeError):  # the event loop has closed
-                event_loop.call_soon_threadsafe(running.request_cancel, channel, id)
+                event_loop.call_soon_threadsafe(executor.request_cancel, channel, id)
 
-        def hear(channel: str, text: str) -> None:
+        def on_message(channel: str, text: str) -> None:
             if channel != everyone:
-                running.request_cancel(channel, text)
+                executor.request_cancel(channel, text)
             elif text == self.name:
                 self._stop_requested()
 
@@ -313,14 +332,16 @@ class Worker:
             self._begin_stop()
         is_open = False
         try:
-            is_open = await self._unless_stopped(running.open())
+            is_open = await self._unless_stopped(executor.open())
             if not is_open:
                 return 0
         finally:
             if not is_open:
-                await running.close()
-        logs.hold()  # against what the resources have set up
-        leases = Leases(client.url, self._clock, self._lease_us / 1e6, running.held_jobs, ask)
+                await executor.close()
+        logs.hold()  # resources may have changed the logging setup
+        leases = Leases(
+            client.url, self._clock, self._lease_us / 1e6, executor.held_jobs, cancel_from_thread
+        )
         leases.start()
         everyone = self._global_keys["workers"]
         channels = [everyone, *(keys["asked"] for keys in self._keys)]
@@ -331,25 +352,25 @@ class Worker:
                 self._global_keys,
                 self._keys,
                 self.name,
-                partial(self._about, running, time.time_ns() // 1000),
+                partial(self._about, executor, time.time_ns() // 1000),
                 self._note_beat,
                 self._stop_requested,
                 over,
             )
         )
-        duties = [asyncio.create_task(wakeups.listen(client, channels, hear))]
+        duties = [asyncio.create_task(wakeups.listen(client, channels, on_message))]
         if self._max_idle is not None:
-            duties.append(asyncio.create_task(idleness.watch(running, self._max_idle, loop.stop)))
+            duties.append(asyncio.create_task(stop_when_idle(executor, self._max_idle, loop.stop)))
         if self._has_process:
-            duties.append(asyncio.create_task(metrics.keep(self.queues, running.snapshot)))
+            duties.append(asyncio.create_task(metrics.keep(self.queues, executor.snapshot)))
         names = ", ".join(self.queues)
         log.info("worker %s serves %s, %d at once", self.name, names, self.concurrency)
         try:
-            await loop.run(running)
+            await loop.run(executor)
         except BaseException:
             self._abort()
             with contextlib.suppress(Exception):
-                await loop.run(running)  # so that jobs are given back, and outcomes not lost
+                await loop.run(executor)  # release the jobs, and record the outcomes
             raise
         finally:
             if self._abort_at is not None:
@@ -358,18 +379,18 @@ class Worker:
             for duty in duties:
                 duty.cancel()
             await asyncio.gather(*duties, return_exceptions=True)
-            await running.close()
+            await executor.close()
             over.set()
             if not loop.cut_off:
                 await deregister(client, self._global_keys, self._keys, self.name, beating)
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
-            self.replaceable = running.is_spent or self._signalled_to
-            log.info("worker %s stopped after %d jobs", self.name, running.executed)
-        return running.executed
+            self.replaceable = executor.is_spent or self._signalled_to
+            log.info("worker %s stopped after %d jobs", self.name, executor.executed)
+        return executor.executed
 
     async def _unless_stopped(self, opening: Coroutine[Any, Any, None]) -> bool:
-        """Await what comes before the first job; False if it was cut short by a request to stop."""
+        """Await a step of the startup; return False if a request to stop has cancelled it."""
         self._opening = task = asyncio.create_task(opening)
         if self._stops:
             task.cancel()
@@ -389,55 +410,55 @@ class Worker:
         self._beaten = time.monotonic()
 
     def stop(self) -> None:
-        """Ask it to stop, as a signal would; the second call does not wait.
+        """Stop the worker, as a signal would; the second call does not wait for running jobs.
 
-        Any thread may call, also before `work`, which then ends at once.
+        Any thread may call it. If it is called before `work`, `work` ends immediately.
         """
         self._stops += 1
-        with contextlib.suppress(RuntimeError):  # its event loop has closed: it has stopped
+        with contextlib.suppress(RuntimeError):  # the event loop has closed: the worker has stopped
             if self._event_loop is not None:
                 self._event_loop.call_soon_threadsafe(self._begin_stop)
 
     def _stop_requested(self) -> None:
-        """Someone has asked over the server; saying it twice does not make it more urgent."""
+        """Stop on a request that came by way of the server; a second request changes nothing."""
         if self._stops == 0:
             self.stop()
 
     def _begin_stop(self) -> None:
-        """Do what has been asked: let running jobs finish, or give them back."""
-        if self._opening is not None:  # nothing runs that could finish
+        """Let running jobs finish; after a second request, release them."""
+        if self._opening is not None:  # no job runs yet
             self._opening.cancel()
             if self._loop is not None:
                 self._loop.stop()
             return
-        if self._loop is None or self._running is None:  # `_run` looks whether it was asked
+        if self._loop is None or self._executor is None:  # `_run` checks `_stops`
             return
         if self._stops > 1:
             self._abort()
         elif not self._loop.stopping:
-            log.info("worker %s stops: %d jobs may finish", self.name, self._running.busy)
+            log.info("worker %s stops: %d jobs may finish", self.name, self._executor.busy)
             self._loop.stop()
             self._abort_at = asyncio.get_running_loop().call_later(self._grace, self._abort)
 
     def _abort(self) -> None:
         assert self._loop is not None
-        assert self._running is not None
-        if self._running.busy:
-            log.warning("worker %s gives %d running jobs back", self.name, self._running.busy)
-        self._running.release_all()
+        assert self._executor is not None
+        if self._executor.busy:
+            log.warning("worker %s releases %d running jobs", self.name, self._executor.busy)
+        self._executor.release_all()
         self._loop.abort()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        """Runs between any two steps of Python code, so also when a job blocks the event loop."""
+        """Handle a signal: between any two bytecodes, even while a job blocks the event loop."""
         self._signalled_to = True
         self.stop()
         if self._stops > 2:
-            os._exit(128 + number)  # the leases end by themselves
+            os._exit(128 + number)  # the leases end without the worker
 
     def _about(
-        self, running: LocalExecutor | ProcessExecutor, started_us: int, skew: float | None
+        self, executor: LocalExecutor | ProcessExecutor, started_us: int, skew: float | None
     ) -> WorkerReport:
-        doing = running.snapshot()
+        running_tasks = executor.snapshot()
         return WorkerReport(
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -446,11 +467,11 @@ class Worker:
             concurrency=self.concurrency,
             started_us=started_us,
             version=VERSION,
-            busy=len(doing),
-            doing=doing[:MOST_DOING],
-            rss=running.rss(),
+            busy=len(running_tasks),
+            doing=running_tasks[:MOST_DOING],
+            rss=executor.rss(),
             schema=SCHEMA,
-            unserved=running.unserved.names(),
+            unserved=executor.unknown_tasks.names(),
             skew=skew,
             lease=self._lease_us / 1e6,
         )

@@ -11,7 +11,7 @@ from bide.protocol import scripts
 
 CUTS = {
     "include/reclaim.lua": """  for i = 1, #expired do
-    if one(sets, record, noting, event, group, touched, book, now, expired[i],
+    if one(sets, run_record, history, event, group, touched, book, now, expired[i],
       lost) then
       given_up[#given_up + 1] = expired[i]
     end

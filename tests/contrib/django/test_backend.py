@@ -16,7 +16,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from bide import Queue, UsageError, Worker
-from bide.contrib.django import Backend, Connections, on_commit
+from bide.contrib.django import Backend, DatabaseConnections, on_commit
 from bide.contrib.django.backend import _priority
 from bide.queue.binding import QueueHome, known_homes
 from tests.contrib.django import jobs
@@ -201,7 +201,7 @@ def test_a_thread_lets_go_of_its_connection() -> None:
 def test_tasks_of_queues_have_it_by_a_middleware(monkeypatch: pytest.MonkeyPatch) -> None:
     from bide.tasks import middleware
 
-    monkeypatch.setattr(middleware, "_used", [Connections()])
+    monkeypatch.setattr(middleware, "_used", [DatabaseConnections()])
     jobs.plain.enqueue(jobs.rows)
     Worker("mail", modules=jobs.__name__).work(burst=True)
     (used,) = jobs.seen

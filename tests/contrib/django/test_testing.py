@@ -11,7 +11,7 @@ from django.test import TestCase, override_settings
 from django.utils import timezone
 
 from bide import JobFailed, State, UsageError, add_middleware
-from bide.contrib.django import Connections, on_commit
+from bide.contrib.django import DatabaseConnections, on_commit
 from bide.testing import TestBed, eager, isolated_registry
 from tests.contrib.django import jobs
 
@@ -139,7 +139,7 @@ def test_a_job_runs_in_the_transaction_of_its_test(bed: TestBed) -> None:
             result = jobs.count_in_thread.enqueue()
             jobs.plain.enqueue(jobs.rows)
         with isolated_registry():
-            add_middleware(Connections())
+            add_middleware(DatabaseConnections())
             assert [job.result for job in bed.run()] == [1, 1]
         result.refresh()
         assert result.return_value == 1

@@ -9,7 +9,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bide.contrib.rq import DelayQueue
-from bide.contrib.rq.scripts import Keys
+from bide.contrib.rq.scripts import RqKeys
 from bide.contrib.rq.timer import Mover
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue
@@ -58,7 +58,7 @@ def test_a_move_whose_reply_is_lost_is_done_once(one_url: str) -> None:
         stays = rq.Queue("other", direct).create_job(jobs.add, (1,))
         stays.save()
         direct.zadd(queue.delay_key, {stays.id: 0})
-        mover = Mover(Keys.of(queue))
+        mover = Mover(RqKeys.of(queue))
         with redis.Redis.from_url(proxy.url, protocol=2, retry=Retry(NoBackoff(), 0)) as poor:
             poor.ping()
             proxy.lose_reply(1, 2)  # of the call by the script's name, and by its text

@@ -20,7 +20,7 @@ from rq.utils import utcformat
 
 import bide.contrib.rq.timer
 from bide.contrib.rq import DelayQueue, Timer
-from bide.contrib.rq.scripts import Keys, load
+from bide.contrib.rq.scripts import RqKeys, load
 from bide.contrib.rq.timer import Mover
 from bide.embedded import Server
 from bide.errors import BideError, ServerRefused, ServerUnavailable, UsageError
@@ -232,7 +232,7 @@ def test_a_queue_that_cannot_be_moved_does_not_hold_up_others(
 
 
 def test_a_hint_does_not_cut_short_the_pause_after_a_failure(queue: DelayQueue) -> None:
-    mover = Mover(Keys.of(queue))
+    mover = Mover(RqKeys.of(queue))
     mover.failed()
     until = mover.due
     assert until > time.monotonic()

@@ -57,7 +57,7 @@ def test_a_crash_that_nobody_could_judge_yet_counts_when_the_worker_stops(stand:
         (begun,) = stand.wait("begun")
         stand.open("no pool")  # whoever is to say what becomes of it does not begin
         os.kill(begun.pid, signal.SIGKILL)
-        eventually(lambda: worker._running._exits)  # type: ignore[union-attr]
+        eventually(lambda: worker._executor._exits)  # type: ignore[union-attr]
         for _ in range(2):
             worker.stop()
     assert job.refresh().status is State.WAITING

@@ -22,12 +22,12 @@ from tests.integration.workers import eventually
 
 
 def pool_of(worker: Any) -> Any:
-    return worker._running._pool
+    return worker._executor._pool
 
 
 def children(worker: Any) -> list[int]:
     """The children of a worker, once all are there and wait."""
-    eventually(lambda: worker._running is not None)
+    eventually(lambda: worker._executor is not None)
     slots = pool_of(worker).slots
     eventually(lambda: all(slot.is_free for slot in slots))
     return [slot.pid for slot in slots]
@@ -84,7 +84,7 @@ def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
         jobs = [stand.queue.enqueue(tasks.held, "gate") for _ in range(2)]
         stand.wait("begun", 2)
         os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
-        eventually(lambda: len(worker._running) == 0)  # type: ignore[arg-type]
+        eventually(lambda: len(worker._executor) == 0)  # type: ignore[arg-type]
         end_leases(stand.queue._client._redis, stand.queue.keys)
         stand.wait("begun", 4)
         stand.open("gate")
@@ -120,7 +120,7 @@ def stop_unseen(worker: Any, pids: tuple[int, ...]) -> bool:
     """Stop these children in the worker's own thread, between two looks at them."""
 
     async def stop() -> bool:
-        if worker._running._checking:
+        if worker._executor._checking:
             return False
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -136,10 +136,10 @@ def taken_by_nobody(stand: Stand, worker: Any) -> tuple[Job[Any], int, int]:
     eventually(partial(stop_unseen, worker, (one, two)))
     eventually(lambda: linux.is_idle(one) and linux.is_idle(two))
     # The worker must not return the job to the queue before this test takes it.
-    worker._running._release_unstarted = lambda: None
+    worker._executor._release_unstarted = lambda: None
     job = stand.queue.enqueue(hostile.ran)
     eventually(pool_of(worker).reclaim)
-    del worker._running._release_unstarted
+    del worker._executor._release_unstarted
     return job, one, two
 
 
@@ -169,8 +169,8 @@ def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
     stand: Stand,
 ) -> None:
     with stand.at_work(concurrency=1) as worker:
-        held: Any = worker._running
-        held._pace._mean = 1e-4  # all were quick so far: it takes many at once
+        held: Any = worker._executor
+        held._prefetch._mean = 1e-4  # all were quick so far: it takes many at once
         ids = [stand.queue.prepare(tasks.held, ["gate"])]
         ids += [stand.queue.prepare(tasks.who) for _ in range(20)]
         first, *others = stand.queue.enqueue_many(ids)
@@ -189,12 +189,12 @@ def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
 
 def test_the_first_job_that_ends_says_how_long_jobs_take(stand: Stand) -> None:
     with stand.at_work() as worker:
-        held: Any = worker._running
+        held: Any = worker._executor
         children(worker)
         assert held.capacity == 2
         since = time.monotonic()
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
-        assert 0 < held._pace._mean < time.monotonic() - since
+        assert 0 < held._prefetch._mean < time.monotonic() - since
 
 
 def test_children_that_were_forked_in_advance(stand: Stand) -> None:

@@ -55,7 +55,7 @@ def stand(
     notes = tmp_path / "notes"
     notes.touch()
     monkeypatch.setenv(tasks.NOTES, str(notes))
-    monkeypatch.delenv("BIDE_NURSERY", raising=False)
+    monkeypatch.delenv("BIDE_FORK_SERVER", raising=False)
     lifespan.new_event_loop().close()  # uvloop has two descriptors for all of its loops
     gc.collect()  # what tests before have left, which would be closed in the middle of this one
     before = descriptors()

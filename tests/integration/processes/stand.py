@@ -104,11 +104,11 @@ class Shared(Stand):
         os.environ[tasks.NOTES] = str(self.path)
         self._working = at_work(self.worker(), [self.queue])
         self.working = self._working.__enter__()
-        house: Any = self.working._running._pool  # type: ignore[union-attr]
-        self._mark = f"{linux.MARK}={house._mark}".encode()
+        pool: Any = self.working._executor._pool  # type: ignore[union-attr]
+        self._mark = f"{linux.MARK}={pool._mark}".encode()
         SHARED.add(self._mark)
-        count = len(house.slots) * (2 if self.executor == "fork" else 1)
-        eventually(lambda: len(forked_by(house._nursery.pid)) == count)
+        count = len(pool.slots) * (2 if self.executor == "fork" else 1)
+        eventually(lambda: len(forked_by(pool._fork_server.pid)) == count)
         self._fresh = self._open()
         return self
 
@@ -128,12 +128,12 @@ class Shared(Stand):
         Of the worker, which is a process with the test, those are counted that are no connections,
         and not what it looks at this very moment.
         """
-        house: Any = self.working._running._pool  # type: ignore[union-attr]
-        eventually(lambda: all(slot.is_free for slot in house.slots))
+        pool: Any = self.working._executor._pool  # type: ignore[union-attr]
+        eventually(lambda: all(slot.is_free for slot in pool.slots))
         passing = ("socket:", "/proc/")
         here = [what for what in descriptors().values() if not what.startswith(passing)]
-        children = [len(descriptors(slot.pid)) for slot in house.slots]
-        return len(here), len(descriptors(house._nursery.pid)), max(children)
+        children = [len(descriptors(slot.pid)) for slot in pool.slots]
+        return len(here), len(descriptors(pool._fork_server.pid)), max(children)
 
     def __exit__(self, *exc: Any) -> None:
         self._working.__exit__(*exc)

@@ -13,7 +13,7 @@ import pytest
 from bide.errors import JobCancelled, JobTimeout
 from bide.model.job import Claimed
 from bide.tasks.task import TaskRegistry
-from bide.worker.processes.child import ASKED, Child, Interrupts
+from bide.worker.processes.child import CANCEL_SIGNAL, Child, Interrupts
 from bide.worker.processes.ipc import pair
 from bide.worker.processes.job_table import JobTable, Row
 from bide.worker.run.running_job import RunningJob
@@ -56,7 +56,7 @@ def test_a_coroutine_that_is_ended_before_it_begins_was_not_unfit_to_run(
 
 @pytest.fixture
 def row() -> Iterator[Row]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGALRM, ASKED)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGALRM, CANCEL_SIGNAL)}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     fd = JobTable.create(1)
     table = JobTable(fd)
@@ -77,14 +77,14 @@ def begun(row: Row) -> tuple[Interrupts, RunningJob]:
     return interrupts, run
 
 
-@pytest.mark.parametrize("number", [signal.SIGALRM, ASKED])
+@pytest.mark.parametrize("number", [signal.SIGALRM, CANCEL_SIGNAL])
 def test_it_waits_while_something_is_said(row: Row, number: signal.Signals) -> None:
     interrupts, run = begun(row)
     said = []
 
     def job() -> None:
         assert interrupts.hold()
-        row.ask(7)
+        row.request_cancel(7)
         signal.raise_signal(number)
         said.append("whole")
         interrupts.release()
@@ -93,7 +93,7 @@ def test_it_waits_while_something_is_said(row: Row, number: signal.Signals) -> N
     with pytest.raises(JobTimeout if number == signal.SIGALRM else JobCancelled):
         interrupts.call(run, job)
     assert said == ["whole"]
-    assert (run.timed_out, run.asked) == (number == signal.SIGALRM, number == ASKED)
+    assert (run.timed_out, run.asked) == (number == signal.SIGALRM, number == CANCEL_SIGNAL)
 
 
 def test_it_ends_a_job_once_and_no_other(row: Row) -> None:
@@ -110,13 +110,13 @@ def test_it_ends_a_job_once_and_no_other(row: Row) -> None:
         interrupts.call(run, job)
     signal.raise_signal(signal.SIGALRM)
     interrupts.begin(run, row, 8)
-    row.ask(7)
-    interrupts.call(run, signal.raise_signal, ASKED)
+    row.request_cancel(7)
+    interrupts.call(run, signal.raise_signal, CANCEL_SIGNAL)
     assert not run.asked, "that was for another"
 
 
 def test_one_that_was_asked_before_it_began_does_not(row: Row) -> None:
     interrupts, run = begun(row)
-    row.ask(7)
+    row.request_cancel(7)
     with pytest.raises(JobCancelled):
         interrupts.call(run, pytest.fail, "it ran")

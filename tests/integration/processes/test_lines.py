@@ -64,31 +64,31 @@ async def test_all_children_are_asked_for_however_many(
 
 @pytest.fixture
 def pool() -> Any:
-    house: Any = ProcessPool(SETTING, 1)
-    yield house
-    for line in (house._orders, house._orders_out, house._replies, house._replies_in):
+    pool: Any = ProcessPool(SETTING, 1)
+    yield pool
+    for line in (pool._assigns, pool._assigns_child, pool._replies, pool._replies_child):
         line.close()
-    house._table.close()
-    os.close(house._fd)
+    pool._table.close()
+    os.close(pool._fd)
 
 
-def test_no_more_is_heard_at_once_than_was_said_before(house: ProcessPool) -> None:
+def test_no_more_is_heard_at_once_than_was_said_before(pool: ProcessPool) -> None:
     heard: list[int] = []
-    house.on_messages(lambda replies: heard.append(len(replies)), lambda *_: None, lambda: None)
-    house._most = 3
+    pool.on_messages(lambda replies: heard.append(len(replies)), lambda *_: None, lambda: None)
+    pool._max_messages = 3
     for number in range(5):
-        send(house._replies_in, encode(NoteAdded(number, "log", b"")))
-    house.read_messages()
-    house.read_messages()
+        send(pool._replies_child, encode(NoteAdded(number, "log", b"")))
+    pool.read_messages()
+    pool.read_messages()
     assert heard == [3, 2]
 
 
-def test_and_no_less(house: ProcessPool) -> None:
+def test_and_no_less(pool: ProcessPool) -> None:
     """Whatever the line holds is heard at once: what one had said who is dead is among it."""
-    house._replies_in.setblocking(False)
+    pool._replies_child.setblocking(False)
     count = 0
     with suppress(BlockingIOError):
         while True:
-            send(house._replies_in, b"x")
+            send(pool._replies_child, b"x")
             count += 1
-    assert 100 < count <= house._most
+    assert 100 < count <= pool._max_messages

@@ -38,12 +38,12 @@ def test_a_job_is_asked_again_where_it_runs_now(
     one, two = sleepers
     slot.on_spawned(one.pid)
     slot.row.begin(5, 0.0)
-    slot.ask(5, 0.0)
+    slot.request_cancel(5, 0.0)
     assert one.wait(60) == -signal.SIGUSR1
-    slot.ask(5, 1.0)  # nobody hears that
+    slot.request_cancel(5, 1.0)  # nobody hears that
     slot.on_spawned(two.pid)
-    assert slot.row.asked == 0
-    slot.ask(5, 9.0)
+    assert slot.row.cancel_requested == 0
+    slot.request_cancel(5, 9.0)
     assert two.wait(60) == -signal.SIGUSR1
     assert not slot.killed, "its grace began when it was asked itself"
 
@@ -52,9 +52,9 @@ def test_it_is_asked_again_as_long_as_it_goes_on(
     slot: Slot, sleepers: list[subprocess.Popen[bytes]]
 ) -> None:
     slot.row.begin(5, 0.0)
-    slot.row.ask(5)
+    slot.row.request_cancel(5)
     slot.pid = sleepers[0].pid  # which could not hear, the first time
-    slot.ask(5, 0.0)
+    slot.request_cancel(5, 0.0)
     assert sleepers[0].wait(60) == -signal.SIGUSR1
 
 

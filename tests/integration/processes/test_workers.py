@@ -35,7 +35,7 @@ def test_each_fork_has_one_job_and_a_process_many(stand: Stand) -> None:
 
 def test_children_are_replaced_after_so_many_jobs(stand: Stand) -> None:
     if stand.executor == "fork":
-        with pytest.raises(UsageError, match="max_jobs= means nothing to executor='fork'"):
+        with pytest.raises(UsageError, match="max_jobs= has no effect with executor='fork'"):
             stand.worker(max_jobs=1)
         return
     jobs = [stand.queue.enqueue(tasks.my_pid) for _ in range(20)]

@@ -301,7 +301,7 @@ def test_titles_say_what_each_is(tmp_path: Path, one_url: str, queue: Queue) -> 
         (member,) = unit.members()
         (nursery,) = children(member)
         assert titles([unit.process.pid]) == ["bide supervisor work"]
-        assert titles([nursery])[0].startswith("bide nursery of ")
+        assert titles([nursery])[0].startswith("bide fork server of ")
         assert titles(children(nursery)) == [f"bide child: shop:slow (job {job.id})"]
         eventually(lambda: titles([member]) == ["bide worker work: shop:slow"])
         unit.open_gate()

@@ -163,7 +163,7 @@ NAMED = """
 
     def test_the_bed(bide_test):
         shop.send.enqueue(1)
-        assert bide.Queue("new").enqueue(shop.send, 2).new
+        assert bide.Queue("new").enqueue(shop.send, 2).created
         assert len(bide_test.run()) == 2
 
     def test_eager(bide_eager):

@@ -231,7 +231,7 @@ def test_what_no_schedule_can_be(bed: TestBed) -> None:
         bed.assert_scheduled(look, "EUR")
     with pytest.raises(UsageError, match="Give one of cron=, every= and at="):
         bed.assert_scheduled(look, cron="* * * * *", every="1h")
-    with pytest.raises(UsageError, match="is no cron expression"):
+    with pytest.raises(UsageError, match="is not a cron expression"):
         bed.assert_scheduled(look, cron="0 0 30 2 *")
     with pytest.raises(UsageError, match="takes 1 argument"):
         bed.assert_scheduled(look, ["EUR", 2])

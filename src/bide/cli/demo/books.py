@@ -26,14 +26,14 @@ from bide.cli.demo.journal import (
     CANCEL,
     NOTIFY,
     Begun,
-    Done,
+    Finished,
+    JournalContents,
     Killed,
     Kind,
     Opened,
     Order,
     Paid,
     Placed,
-    Read,
     read_journal,
     read_orders,
 )
@@ -65,11 +65,11 @@ class Books:
     run: int = 0
     """Jobs that ran to their end."""
     cancelled: int = 0
-    """Jobs taken back: cancellations of orders that were paid in time."""
+    """Jobs cancelled: the cancellations of orders that were paid in time."""
     redelivered: int = 0
-    """Runs that began anew because the process of the one before was killed."""
+    """Runs of a job whose earlier run ended because its process was killed."""
     lateness_us: list[int] = field(default_factory=list)
-    """Of the first run of each job."""
+    """How long after its due time the first run of each job began."""
     redelivered_us: list[int] = field(default_factory=list)
     """How long after their due time redelivered runs began."""
     killed: list[int] = field(default_factory=list)
@@ -111,7 +111,7 @@ def balance(orders_csv: Path, journal: Path) -> Books:
 
 
 class _Checker:
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: JournalContents) -> None:
         self.books = Books()
         self.opened: Opened | None = None
         self._placed: defaultdict[str, list[Placed]] = defaultdict(list)
@@ -129,7 +129,7 @@ class _Checker:
                     self._paid[event.order].append(event)
                 case Begun():
                     self._runs[event.order, event.kind].append(event)
-                case Done():
+                case Finished():
                     self._done.add((event.order, event.kind, event.token, event.pid))
                 case Killed():
                     self._killed[event.pid] = event
@@ -157,7 +157,7 @@ class _Checker:
             self._check_job(number, CANCEL, placed[0].cancel_due_us)
 
     def check_strangers(self, numbers: set[str]) -> None:
-        """See that nothing happened to orders that nobody gave."""
+        """Check that the journal has only orders of the CSV file."""
         seen = {*self._placed, *self._paid, *(number for number, _ in self._runs)}
         for number in sorted(seen - numbers):
             self.find(MISCOUNTED, f"order {number} is in the journal, but not among the orders.")

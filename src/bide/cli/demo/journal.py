@@ -83,8 +83,8 @@ class Begun(_Event, frozen=True):
     started_us: int
 
 
-class Done(_Event, frozen=True):
-    """A job came to its end."""
+class Finished(_Event, frozen=True):
+    """A job finished."""
 
     order: str
     kind: Kind
@@ -103,7 +103,7 @@ class Killed(_Event, frozen=True):
     ended_us: int
 
 
-Event = Opened | Placed | Paid | Begun | Done | Killed
+Event = Opened | Placed | Paid | Begun | Finished | Killed
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
@@ -180,8 +180,8 @@ class Tail:
         return [event for line in data[:end].splitlines() if (event := _event(line))]
 
 
-class Read(NamedTuple):
-    """A whole journal."""
+class JournalContents(NamedTuple):
+    """The events of a whole journal, and the lines that are not events."""
 
     events: list[Event]
     unreadable: list[int]
@@ -190,7 +190,7 @@ class Read(NamedTuple):
     """The last line has no end, as if its writer was killed over it. It counts for nothing."""
 
 
-def read_journal(path: Path) -> Read:
+def read_journal(path: Path) -> JournalContents:
     """Read a journal to its end.
 
     Raises:
@@ -211,7 +211,7 @@ def read_journal(path: Path) -> Read:
             events.append(event)
         else:
             unreadable.append(number)
-    return Read(events, unreadable, torn=bool(rest))
+    return JournalContents(events, unreadable, torn=bool(rest))
 
 
 def _event(line: bytes) -> Event | None:
@@ -258,10 +258,10 @@ def sample() -> Path:
 
 
 def read_orders(path: Path) -> Orders:
-    """Read orders from a CSV file; bad rows are skipped and told of.
+    """Read orders from a CSV file; bad rows are skipped and reported.
 
     Raises:
-        OrdersError: the file cannot be read, is no such file, or holds no order.
+        OrdersError: the file cannot be read, has other columns, or has no valid order.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -411,7 +411,7 @@ class Tally:
                     self._settled.add(order)
                 case Begun():
                     self._begun(event)
-                case Done():
+                case Finished():
                     run = (event.order, event.kind, event.token)
                     self.running[event.pid].pop(run, None)
                     if event.kind == NOTIFY:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bide import current_job
-from bide.cli.demo.journal import CANCEL, NOTIFY, Begun, Done, Journal, Kind, now_us, to_us
+from bide.cli.demo.journal import CANCEL, NOTIFY, Begun, Finished, Journal, Kind, now_us, to_us
 
 JOURNAL: Final = "BIDE_DEMO_JOURNAL"
 """The environment variable with the journal's path, set for the demo's workers."""
@@ -44,7 +44,7 @@ def journaled(kind: Kind, order: str) -> Iterator[None]:
     run = (order, kind, job.id, job.attempt, job.token, os.getpid())
     _journal().write(Begun(*run, due_us=to_us(job.due), started_us=started_us))
     yield
-    _journal().write(Done(*run, done_us=now_us()))
+    _journal().write(Finished(*run, done_us=now_us()))
 
 
 @cache

@@ -45,7 +45,7 @@ class DevPlan(msgspec.Struct, frozen=True):
 
 
 def run_worker() -> None:
-    """Be the worker: the program that `dev` starts."""
+    """Run the worker: the program that `dev` starts."""
     line = socket.socket(fileno=int(sys.argv[-1]))
     line.setblocking(True)
     line.set_inheritable(False)
@@ -69,7 +69,7 @@ def run_worker() -> None:
 
 
 def _work(plan: DevPlan, line: socket.socket) -> None:
-    """Import, and run jobs until told to stop; whatever is wrong with the source is raised."""
+    """Import the module, and run jobs until the worker must stop; raise errors of the source."""
     importlib.import_module(plan.module)
     worker = Worker(url=plan.url, modules=[plan.module], **plan.options)
     worker.work(beside=lambda: _stop_with(line, worker))
@@ -94,18 +94,18 @@ async def _stop_with(line: socket.socket, worker: Worker) -> None:
 
 
 PORT: Final = 8484
-"""Where it is found, unless somebody else is there."""
+"""The port of the dashboard, unless another program uses it."""
 
 _NEEDS: Final = ("jinja2", "starlette", "uvicorn")
 
 
 def is_installed() -> bool:
-    """Whether the packages that it needs are."""
+    """Whether the packages that the dashboard needs are installed."""
     return all(importlib.util.find_spec(name) is not None for name in _NEEDS)
 
 
 def listening() -> socket.socket:
-    """A socket at this machine: at the usual port, else at any that is free."""
+    """Listen on 127.0.0.1: on the usual port if it is free, otherwise on any free port."""
     try:
         return socket.create_server(("127.0.0.1", PORT))
     except OSError:
@@ -113,7 +113,10 @@ def listening() -> socket.socket:
 
 
 def serve_page() -> None:
-    """Be the page: the program that `dev` starts. Whoever is at this machine may change things."""
+    """Run the dashboard: the program that `dev` starts.
+
+    Requests from this machine may change things.
+    """
     from bide.web import app
     from bide.web.application import serve
 

@@ -45,8 +45,8 @@ kill -KILL "-$1" 2>/dev/null
 """
 
 
-class Part:
-    """A process in a session of its own."""
+class DevProcess:
+    """A process that `dev` starts, in a session of its own."""
 
     def __init__(self, process: asyncio.subprocess.Process, name: str, grace: float) -> None:
         self._process = process
@@ -64,7 +64,7 @@ class Part:
         *,
         environment: Mapping[str, str],
         **more: Any,
-    ) -> Part:
+    ) -> DevProcess:
         """Start a program; OSError where there is none to start."""
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -159,12 +159,12 @@ def find_program(text: str, here: Path) -> Program:
         names.insert(0, root.name)
         root = root.parent
     if file.is_file() and file.suffix != ".py":
-        raise UsageError(f"{text!r} is no Python file; name the one that has your tasks.")
+        raise UsageError(f"{text!r} is not a Python file; name the one that has your tasks.")
     for name in names:
         if not name.isidentifier():
             raise UsageError(
-                f"{text!r} cannot be imported, because {name!r} is no name of a module; rename it, "
-                f"for instance to {name.replace('-', '_')!r}."
+                f"{text!r} cannot be imported, because {name!r} is not a valid module name; rename "
+                f"it, for instance to {name.replace('-', '_')!r}."
             )
     return Program(".".join(names), root)
 
@@ -278,7 +278,7 @@ class Dev:
         self._log = log
         self._command = command
         self._here = Path.cwd()
-        self._parts: set[Part] = set()
+        self._parts: set[DevProcess] = set()
         self._stopped = asyncio.Event()
         self._url = ""
 
@@ -371,7 +371,7 @@ class Dev:
         await asyncio.wait(until, timeout=pause, return_when="FIRST_COMPLETED")
 
     @contextlib.asynccontextmanager
-    async def _worker(self) -> AsyncIterator[tuple[Part, socket.socket]]:
+    async def _worker(self) -> AsyncIterator[tuple[DevProcess, socket.socket]]:
         path = [str(self._program.root), str(self._here)]
         plan = DevPlan(self._program.module, path, self._url, self._options, self._log)
         ours, theirs = pair()
@@ -419,8 +419,8 @@ class Dev:
             ended.cancel()
             await self._end(part)
 
-    async def _start(self, name: str, command: Sequence[str], **more: Any) -> Part:
-        part = await Part.start(
+    async def _start(self, name: str, command: Sequence[str], **more: Any) -> DevProcess:
+        part = await DevProcess.start(
             name,
             command,
             GRACE,
@@ -430,7 +430,7 @@ class Dev:
         self._parts.add(part)
         return part
 
-    async def _end(self, part: Part) -> None:
+    async def _end(self, part: DevProcess) -> None:
         await part.end()
         self._parts.discard(part)
 

@@ -10,10 +10,10 @@ import click
 
 from bide.cli.jobs.change import VERBS
 from bide.cli.jobs.show import ls, show
-from bide.cli.options import Group, server_options
+from bide.cli.options import CommandGroup, server_options
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 @server_options
 def jobs(url: str | None, prefix: str | None) -> None:
     """List, show and change jobs, by id or in bulk."""

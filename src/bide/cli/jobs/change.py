@@ -1,7 +1,7 @@
 """`bide jobs cancel`, `retry`, `promote`, `reschedule`, `delete`: by id, or all that fit a filter.
 
-In bulk it is said first how many jobs are meant, and asked; by id nobody is asked. What fits is
-looked up once: a job that is another's business by the time its turn comes is left alone.
+With a filter, the command first says how many jobs match, and asks; with ids it does not ask. It
+looks up matching jobs once: a job that has another state by its turn is left alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bide.model.job import State
 from bide.protocol.commands.enqueue import when
 from bide.queue import Queue
 from bide.queue.job_view import not_found
-from bide.views.job import Seen
+from bide.views.job import FoundJob
 from bide.views.site import Site
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,25 +51,25 @@ _UNBEGUN: Final = (*_DUE, State.BLOCKED)
 _ENDED: Final = (State.FAILED, State.CANCELLED, State.COMPLETED)
 
 
-class Verb(NamedTuple):
-    """A change, and the jobs that it is for."""
+class JobChange(NamedTuple):
+    """A change of jobs, and the states of jobs that allow it."""
 
     name: str
     past: str
     usual: tuple[State, ...]
-    """In bulk, the states that are meant where none is named."""
+    """The states that a filter selects if it names none."""
     possible: tuple[State, ...]
     fine: tuple[str, ...] = ("ok",)
-    """Words that say that it is as was asked for."""
+    """Outcomes that count as a success."""
 
 
-CANCEL: Final = Verb(
+CANCEL: Final = JobChange(
     "cancel", "cancelled", _DUE, (State.ACTIVE, *_UNBEGUN), ("ok", "asked", "cancelled")
 )
-RETRY: Final = Verb("retry", "retried", (State.FAILED,), _ENDED)
-PROMOTE: Final = Verb("promote", "promoted", (State.DELAYED,), _UNBEGUN)
-RESCHEDULE: Final = Verb("reschedule", "rescheduled", _DUE, _UNBEGUN)
-DELETE: Final = Verb("delete", "deleted", _ENDED, (*_UNBEGUN, *_ENDED))
+RETRY: Final = JobChange("retry", "retried", (State.FAILED,), _ENDED)
+PROMOTE: Final = JobChange("promote", "promoted", (State.DELAYED,), _UNBEGUN)
+RESCHEDULE: Final = JobChange("reschedule", "rescheduled", _DUE, _UNBEGUN)
+DELETE: Final = JobChange("delete", "deleted", _ENDED, (*_UNBEGUN, *_ENDED))
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ def delete(**meant: Any) -> None:
 
 
 def _read_due(delay: str | None, at: str | None) -> datetime | None:
-    """The moment of `--at`; that delay and moment can be meant is checked before any job is read.
+    """Return the moment of `--at`; check delay and moment before any job is read.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: the delay or the moment is invalid.
     """
     moment = read_at(at) if at else None
     when(delay, moment)
@@ -204,12 +204,12 @@ VERBS: Final = (cancel, retry, promote, reschedule, delete)
 # -- what all of them do
 
 
-def change(verb: Verb, meant: Meant, act: Act) -> None:
-    """Find the jobs that are meant, ask if need be, change them, and say what came of it.
+def change(verb: JobChange, meant: Meant, act: Act) -> None:
+    """Find the chosen jobs, ask if needed, change them, and report each outcome.
 
     Raises:
-        UsageError: it is not clear which are meant, or nobody can be asked.
-        JobNotFound: an id leads nowhere; the others were changed.
+        UsageError: the arguments do not say which jobs, or there is no terminal to ask at.
+        JobNotFound: there is no job with an id; the other jobs were changed.
     """
     site = Site(meant.url, meant.prefix)
     if meant.ids:
@@ -220,7 +220,7 @@ def change(verb: Verb, meant: Meant, act: Act) -> None:
         _change_chosen(site, verb, meant, act)
 
 
-def _change_named(site: Site, verb: Verb, meant: Meant, act: Act) -> None:
+def _change_named(site: Site, verb: JobChange, meant: Meant, act: Act) -> None:
     ids = read_ids(meant.ids)
     found, missing = locate(site, meant.queues, ids)
     where: dict[str, list[str]] = {}
@@ -248,7 +248,7 @@ def _change_named(site: Site, verb: Verb, meant: Meant, act: Act) -> None:
         raise not_found(missing[0])
 
 
-def _change_chosen(site: Site, verb: Verb, meant: Meant, act: Act) -> None:
+def _change_chosen(site: Site, verb: JobChange, meant: Meant, act: Act) -> None:
     wanted = _wanted(verb, meant)
     names = site.known(meant.queues)
     where, tally = _choose(site, names, wanted, meant.limit)
@@ -268,7 +268,7 @@ def _change_chosen(site: Site, verb: Verb, meant: Meant, act: Act) -> None:
     _report(verb, _act(site, where, act, verb), [], meant.as_json)
 
 
-def _wanted(verb: Verb, meant: Meant) -> Filter:
+def _wanted(verb: JobChange, meant: Meant) -> Filter:
     said = (meant.states, meant.task, meant.error, meant.older_than, meant.due_before)
     if not any(said):
         raise UsageError(
@@ -324,7 +324,7 @@ class Outcome(NamedTuple):
     word: str
 
 
-def _act(site: Site, where: dict[str, list[str]], act: Act, verb: Verb) -> list[Outcome]:
+def _act(site: Site, where: dict[str, list[str]], act: Act, verb: JobChange) -> list[Outcome]:
     outcomes = []
     with bar(verb.name, sum(map(len, where.values()))) as tick:
         for queue, ids in where.items():
@@ -336,7 +336,9 @@ def _act(site: Site, where: dict[str, list[str]], act: Act, verb: Verb) -> list[
     return outcomes
 
 
-def _report(verb: Verb, outcomes: Sequence[Outcome], missing: Sequence[str], as_json: bool) -> None:
+def _report(
+    verb: JobChange, outcomes: Sequence[Outcome], missing: Sequence[str], as_json: bool
+) -> None:
     if as_json:
         jobs = [outcome._asdict() for outcome in outcomes]
         jobs += [{"queue": None, "id": id, "word": "gone"} for id in missing]
@@ -355,13 +357,13 @@ def _report(verb: Verb, outcomes: Sequence[Outcome], missing: Sequence[str], as_
     echo(printable("; ".join(said)) + ".")
 
 
-def _rehearse(site: Site, verb: Verb, where: dict[str, list[str]], meant: Meant) -> None:
+def _rehearse(site: Site, verb: JobChange, where: dict[str, list[str]], meant: Meant) -> None:
     total = sum(map(len, where.values()))
     if meant.as_json:
         jobs = [{"queue": queue, "id": id} for queue, ids in where.items() for id in ids]
         echo_json({"would_change": total, "jobs": jobs})
         return
-    shown: list[Seen] = []
+    shown: list[FoundJob] = []
     for queue, ids in where.items():
         room = _SHOWN - len(shown)
         shown += [seen for seen in look_up(site, queue, ids[:room]) if seen is not None]

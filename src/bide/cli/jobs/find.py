@@ -24,7 +24,7 @@ from bide.model.ids import check_name, short_id
 from bide.model.job import State
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import keys_of
-from bide.views.job import Seen, error_line
+from bide.views.job import FoundJob, error_line
 from bide.views.site import Site
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,7 +62,7 @@ class Filter:
         """Whether ids alone do not say who is meant."""
         return (self.task, self.error, self.older_us, self.due_before_us) != (None,) * 4
 
-    def fits(self, seen: Seen) -> bool:
+    def fits(self, seen: FoundJob) -> bool:
         """Whether it is one of those that are meant."""
         if seen.state not in self.states:
             return False
@@ -130,10 +130,10 @@ def read_filter(
     due_before: str | None,
     otherwise: Sequence[State] = ORDER,
 ) -> Filter:
-    """The filter that options make; `otherwise` are the states where none is given.
+    """Make a filter from options; without `states` it has the states `otherwise`.
 
     Raises:
-        UsageError: one cannot be meant.
+        UsageError: an option is invalid.
     """
     asked = [State(state) for state in states] or otherwise
     return Filter(
@@ -158,7 +158,7 @@ def _read_before(text: str) -> int:
 
 def scan(
     site: Site, queues: Sequence[str], wanted: Filter, tick: Callable[[int], None]
-) -> Iterator[Seen]:
+) -> Iterator[FoundJob]:
     """The jobs that fit, state by state and queue by queue; `tick` hears how many were looked at.
 
     Raises:
@@ -189,14 +189,14 @@ def pages(
                 start += PAGE - OVERLAP
 
 
-def look_up(site: Site, queue: str, ids: Sequence[str]) -> Iterator[Seen | None]:
+def look_up(site: Site, queue: str, ids: Sequence[str]) -> Iterator[FoundJob | None]:
     """Jobs of one queue by id, a round trip for each page; None for one that is not there."""
     keys = keys_of(queue, site.prefix)
     for i in range(0, len(ids), PAGE):
         commands = job_commands.fetch_many(keys, ids[i : i + PAGE])
         for chunk in site.client.run_many(commands):
             for snapshot in chunk:
-                yield None if snapshot is None else Seen(queue, snapshot)
+                yield None if snapshot is None else FoundJob(queue, snapshot)
 
 
 # -- by id
@@ -217,7 +217,9 @@ def read_ids(ids: Sequence[str]) -> list[str]:
     return [check_name(id, "job id") for id in found]
 
 
-def locate(site: Site, queues: Sequence[str], ids: Sequence[str]) -> tuple[list[Seen], list[str]]:
+def locate(
+    site: Site, queues: Sequence[str], ids: Sequence[str]
+) -> tuple[list[FoundJob], list[str]]:
     """The jobs of these ids, in the order given, and the ids that lead nowhere.
 
     Args:
@@ -228,7 +230,7 @@ def locate(site: Site, queues: Sequence[str], ids: Sequence[str]) -> tuple[list[
     Raises:
         UsageError: an id is in several queues, so it is not clear which is meant.
     """
-    found: dict[str, Seen] = {}
+    found: dict[str, FoundJob] = {}
     for queue in site.known(queues):
         for seen in look_up(site, queue, ids):
             if seen is None:

@@ -37,7 +37,7 @@ from bide.model.payload.signing import Kind, Seal, Verdict
 from bide.protocol.keys import keys_of
 from bide.queue.explain import Read, Reason, explain
 from bide.queue.job_view import call, not_found, written
-from bide.views.job import Seen, brief, error_line, full, given_description, when, why_report
+from bide.views.job import FoundJob, brief, error_line, full, given_description, when, why_report
 from bide.views.site import Site
 from bide.views.times import moment_exactly, relative
 
@@ -61,7 +61,7 @@ def show(
     site, keyring = Site(url, prefix), signing_keys()
     found, missing = locate(site, queues, read_ids(ids))
 
-    def signature(seen: Seen) -> Verdict:
+    def signature(seen: FoundJob) -> Verdict:
         seal = Seal(keyring, keys_of(seen.queue, site.prefix))
         kind: Kind = "item" if seen.snapshot.is_item else "job"
         return seal.verdict(kind, seen.id, seen.snapshot.raw_body)
@@ -96,7 +96,7 @@ _SIGNATURES: Final[dict[Verdict, str | Cell]] = {
 _UNBEGUN: Final = (State.BLOCKED, State.DELAYED, State.WAITING)
 
 
-def _reasons(site: Site, found: Sequence[Seen]) -> list[list[Reason]]:
+def _reasons(site: Site, found: Sequence[FoundJob]) -> list[list[Reason]]:
     """Why each has not run; read once for all of them, if there are such."""
     pending = {s.queue for s in found if s.state in _UNBEGUN}
     if not pending:
@@ -110,7 +110,7 @@ def _reasons(site: Site, found: Sequence[Seen]) -> list[list[Reason]]:
     ]
 
 
-def _print(seen: Seen, reasons: Sequence[Reason], signature: str | Cell) -> None:
+def _print(seen: FoundJob, reasons: Sequence[Reason], signature: str | Cell) -> None:
     known = [*_facts(seen, reasons), ("signature", signature)]
     facts((name, value) for name, value in known if value not in ("", Cell("")))
     job = seen.job
@@ -132,7 +132,7 @@ def _print(seen: Seen, reasons: Sequence[Reason], signature: str | Cell) -> None
             echo(f"  {moment_exactly(line.at)}  {line.text}")
 
 
-def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | Cell]]:
+def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | Cell]]:
     job, now = seen.job, from_us(seen.snapshot.now_us)
     is_item = seen.snapshot.is_item
     yield "item" if is_item else "job", short_id(job.id)
@@ -176,7 +176,7 @@ def _facts(seen: Seen, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | C
     yield "meta", _meta(seen)
 
 
-def _once_freed(seen: Seen) -> str:
+def _once_freed(seen: FoundJob) -> str:
     """When a job that waits for others is due."""
     when = seen.snapshot.terms.when
     if when[:1] == "=":
@@ -185,7 +185,7 @@ def _once_freed(seen: Seen) -> str:
     return f"{describe(seconds)} after that" if seconds else "as soon as it does not wait any more"
 
 
-def _folding(seen: Seen) -> str:
+def _folding(seen: FoundJob) -> str:
     """How calls fold into it, and how many items it has gathered."""
     told = describe_dedup(seen.snapshot.terms.folding or "")
     body = seen.snapshot.raw_body
@@ -197,7 +197,7 @@ def _folding(seen: Seen) -> str:
         return told
 
 
-def _schedule(seen: Seen, now: datetime) -> str:
+def _schedule(seen: FoundJob, now: datetime) -> str:
     """Which schedule has made it, and for which of its times."""
     job = seen.job
     try:
@@ -209,14 +209,14 @@ def _schedule(seen: Seen, now: datetime) -> str:
     return f"{job.schedule}, {f'for {_at(at, now)}' if at else 'run by hand'}"
 
 
-def _data(seen: Seen) -> str | Cell:
+def _data(seen: FoundJob) -> str | Cell:
     try:
         return shortened(written(seen.snapshot.data()))
     except PayloadError as error:
         return Cell(str(error), "yellow")
 
 
-def _arguments(seen: Seen) -> str | Cell:
+def _arguments(seen: FoundJob) -> str | Cell:
     try:
         if seen.snapshot.head.codec == "pickle":
             return Cell("pickled, and not read here: reading a pickle can run any code", "dim")
@@ -225,7 +225,7 @@ def _arguments(seen: Seen) -> str | Cell:
         return Cell(str(error), "yellow")
 
 
-def _result(seen: Seen) -> str | Cell:
+def _result(seen: FoundJob) -> str | Cell:
     if seen.state != State.COMPLETED:
         return ""
     try:
@@ -234,7 +234,7 @@ def _result(seen: Seen) -> str | Cell:
         return Cell(str(error), "yellow")
 
 
-def _meta(seen: Seen) -> str:
+def _meta(seen: FoundJob) -> str:
     try:
         meta: dict[str, Any] = seen.job.meta
     except PayloadError:
@@ -246,7 +246,10 @@ def _print_attempt(attempt: Attempt) -> None:
     ran = describe((attempt.ended - attempt.started).total_seconds())
     echo(f"  {attempt.number}  {moment_exactly(attempt.started)}  ran {ran} on {attempt.worker}")
     if attempt.error is None:
-        echo("     its worker died or stopped, and nobody knows how far it came", "yellow")
+        echo(
+            "     its worker died or stopped; it is not known how far the attempt came",
+            "yellow",
+        )
         return
     echo(f"     {error_line(attempt.error)}", "red")
     for line in attempt.error.traceback.splitlines():
@@ -316,7 +319,7 @@ def ls(
         aside(f"There are more than these {count(limit, 'job')}; see --limit and --start.")
 
 
-def print_jobs(jobs: list[Seen], with_queue: bool) -> None:
+def print_jobs(jobs: list[FoundJob], with_queue: bool) -> None:
     """Jobs as a table."""
     columns = [
         Column("id"),

@@ -12,6 +12,6 @@ with needed("Django", "django"):
     import django as _django  # noqa: F401
 
 from bide.contrib.django.backend import Backend
-from bide.contrib.django.running import Connections, OnCommit, on_commit
+from bide.contrib.django.running import DatabaseConnections, OnCommit, on_commit
 
-__all__ = ["Backend", "Connections", "OnCommit", "on_commit"]
+__all__ = ["Backend", "DatabaseConnections", "OnCommit", "on_commit"]

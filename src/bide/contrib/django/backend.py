@@ -55,7 +55,7 @@ class Backend(_Base):  # type: ignore[misc]
         """Read the settings.
 
         Raises:
-            ImproperlyConfigured: an option is not one of those above, or cannot be meant.
+            ImproperlyConfigured: an option is not one of those above, or is invalid.
         """
         super().__init__(alias, params)
         for name in self.options:
@@ -141,7 +141,7 @@ class Backend(_Base):  # type: ignore[misc]
         return stored_result(task.using(queue_name=queue, backend=self.alias), job)
 
     def check(self, **kwargs: Any) -> Any:
-        """Say at `manage.py check` what of the settings cannot be meant."""
+        """Report invalid settings at `manage.py check`."""
         from django.core import checks
 
         yield from super().check(**kwargs)

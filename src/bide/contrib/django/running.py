@@ -1,12 +1,12 @@
 """How a worker runs a task of `django.tasks`: with its context, its signals, fresh connections.
 
-Django closes a connection that is too old, or broken, when a request begins and ends. A job is no
-request: without this, a thread of a worker would hold one that the database has long closed.
+Django closes a connection that is too old, or broken, when a request starts and ends. A job has no
+request: without this module, a worker's thread would keep connections that the database has closed.
 
-A connection that is in a transaction before the job starts is left alone. A test has begun the
+A connection that is in a transaction before the job starts stays open. A test has started the
 transaction and runs the job in it, and closing the connection would break the transaction.
 
-Which package a task is of, Django's own or `django-tasks`, the task itself tells.
+A task may be of Django itself or of the package `django-tasks`; the class of the task says which.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from bide.tasks.registry import task_name
 from bide.tasks.task import register
 
 
-class Connections(Middleware):
-    """Around each run, lets go of database connections as Django does around a request.
+class DatabaseConnections(Middleware):
+    """Close old database connections around each run, as Django does around a request.
 
-    Tasks of `django.tasks` have it already; it is for those of `@queue.task`.
+    It is for tasks of `@queue.task`; tasks of `django.tasks` need no middleware for this.
     """
 
     def running(self, job: CurrentJob) -> Around:
-        """On the event loop, by the thread in which Django's asynchronous calls run."""
+        """On the event loop, the thread of Django's asynchronous calls closes the connections."""
         around: Around = fresh_connections()
         return around
 
@@ -102,7 +102,7 @@ STATUS: Final = {
     State.FAILED: "FAILED",
     State.CANCELLED: "FAILED",
 }
-"""What else there is waits, and is ready to be run when its time comes."""
+"""A job in any other state waits: its status is READY."""
 
 
 def part_of(task: Any, part: str) -> Any:
@@ -307,16 +307,16 @@ class OnCommit(Generic[P]):
         self._using = using
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Check and encode a job now; send it at the commit, or now where no transaction is.
+        """Check and encode a job now; send it at the commit, or now if there is no transaction.
 
-        A delay counts from then.
+        A delay counts from the moment of sending.
 
         Returns:
-            The job's id, under which it can be found once it is there.
+            The job's id, by which it can be fetched after it was sent.
 
         Raises:
             PayloadError: an argument cannot be stored, or is not what the task takes.
-            UsageError: an option cannot be meant.
+            UsageError: an option is invalid.
         """
         prepared = self._call.prepare(*args, **kwargs)
         at_commit(lambda: self._call.queue.enqueue_many([prepared]), self._using)
@@ -330,10 +330,10 @@ def on_commit(call: BlockingCall[P, Any], *, using: str | None = None) -> OnComm
 
     Args:
         call: a task of a `bide.Queue`.
-        using: which database's transaction; by default the default one's.
+        using: the alias of the database whose transaction counts; by default `default`.
 
     Raises:
-        UsageError: it is no such task.
+        UsageError: `call` is not a task of a `bide.Queue`.
     """
     if not isinstance(call, BlockingCall) or not isinstance(call.queue, Queue):
         raise UsageError(

@@ -15,7 +15,7 @@ from rq.exceptions import DuplicateJobError
 from rq.job import Job, JobStatus
 from rq.utils import as_text
 
-from bide.contrib.rq.scripts import Keys, check_connection, run
+from bide.contrib.rq.scripts import RqKeys, check_connection, run
 from bide.contrib.rq_sets import DELAYED, GATE, OTHER_SETS
 from bide.errors import UsageError
 from bide.model.durations import Duration, at_to_us, delay_to_us
@@ -53,8 +53,8 @@ class DelayQueue(rq.Queue):
             self.delay_key = f"{DELAYED}{self.name}"
 
     @property
-    def _keys(self) -> Keys:
-        return Keys.of(self)
+    def _keys(self) -> RqKeys:
+        return RqKeys.of(self)
 
     def enqueue(self, f: Any, *args: Any, delay: Duration | None = None, **kwargs: Any) -> Job:
         """Enqueue a call, as RQ does; with `delay`, for later.
@@ -68,7 +68,7 @@ class DelayQueue(rq.Queue):
             kwargs: RQ's options and the function's keyword arguments.
 
         Raises:
-            UsageError: the delay is no duration.
+            UsageError: the delay is invalid.
         """
         return rq.Queue.enqueue(self._delaying(delay), f, *args, **kwargs)
 
@@ -78,7 +78,7 @@ class DelayQueue(rq.Queue):
         """Enqueue a call whose arguments stand in `args` and `kwargs`; with `delay`, for later.
 
         Raises:
-            UsageError: the delay is no duration.
+            UsageError: the delay is invalid.
         """
         return rq.Queue.enqueue_call(self._delaying(delay), func, *args, **kwargs)
 
@@ -177,10 +177,10 @@ class DelayQueue(rq.Queue):
             at: a moment, as a `datetime` with a time zone; one that has passed means now.
 
         Returns:
-            Whether it was still delayed; if not, nothing has changed.
+            Whether the job was still delayed; if not, nothing has changed.
 
         Raises:
-            UsageError: neither or both are given, or one cannot be meant.
+            UsageError: both or neither are given, or the delay or the moment is invalid.
         """
         if (delay is None) == (at is None):
             raise UsageError("Give either a delay or at=, and not both.")

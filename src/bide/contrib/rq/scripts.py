@@ -30,7 +30,7 @@ NO_CLUSTER: Final = (
 
 
 @dataclass(frozen=True)
-class Script:
+class RqScript:
     """A script's text, and the SHA-1 that a server knows it by."""
 
     text: str
@@ -38,11 +38,11 @@ class Script:
 
 
 @cache
-def load(name: str) -> Script:
+def load(name: str) -> RqScript:
     """The script of this name, after the part that all share."""
     folder = resources.files("bide.contrib.rq").joinpath("lua")
     text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("common", name))
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return RqScript(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 def run(client: Any, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -84,7 +84,7 @@ HINTS: Final = "rq:delay_hint:"
 
 
 @dataclass(frozen=True)
-class Keys:
+class RqKeys:
     """What belongs to one queue.
 
     Attributes:
@@ -112,7 +112,7 @@ class Keys:
     jobs: str
 
     @classmethod
-    def of(cls, queue: rq.Queue) -> Keys:
+    def of(cls, queue: rq.Queue) -> RqKeys:
         """The keys of a queue; a subclass may have RQ's prefixes changed.
 
         Raises:
@@ -147,13 +147,13 @@ _NOT_TCP: Final = "path"
 
 
 def client_like(connection: redis.Redis, reply_timeout: float) -> redis.Redis:
-    """A client with a pool of its own, to the same server with the same credentials.
+    """Make a client with a pool of its own, to the same server with the same credentials.
 
-    The library's own repeats are off: whoever waits for a server must hear that it has gone.
+    The library's own retries are off: the caller must learn at once that a server is gone.
 
     Args:
-        connection: to be made like; it must live as long, as a Sentinel's connections ask it who
-            the master is.
+        connection: the client to copy. It must live as long as the new one, because connections
+            through a Sentinel ask it for the master.
         reply_timeout: seconds without a reply after which a connection counts as dead.
     """
     client, kind, options = parse_connection(connection)

@@ -43,7 +43,7 @@ from bide.contrib.rq.scripts import (
     GONE,
     HINTS,
     NO_CLUSTER,
-    Keys,
+    RqKeys,
     check_connection,
     client_like,
     describe,
@@ -69,7 +69,7 @@ _AT_ONCE: Final = 100
 """Jobs per call of the script, so that no call is long."""
 
 
-def open_gate(client: redis.Redis, keys: Keys) -> bool:
+def open_gate(client: redis.Redis, keys: RqKeys) -> bool:
     """Let all jobs through that stand at the gate; the delay of each begins.
 
     Returns:
@@ -126,7 +126,7 @@ _NAMED: Final = 3
 class Mover:
     """One queue of a Timer."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: RqKeys) -> None:
         """Set up; nothing is sent before `move`."""
         self.keys: Final = keys
         self.due = 0.0
@@ -402,7 +402,7 @@ class Hints(Ear):
         self,
         connection: redis.Redis,
         name: str,
-        queues: Sequence[Keys],
+        queues: Sequence[RqKeys],
         heard: Callable[[str, float], None],
         deaf: Callable[[], None],
     ) -> None:
@@ -451,7 +451,7 @@ class Hints(Ear):
 class Gate(Ear):
     """Opens the gate whenever RQ's workers push jobs there."""
 
-    def __init__(self, connection: redis.Redis, name: str, queues: Sequence[Keys]) -> None:
+    def __init__(self, connection: redis.Redis, name: str, queues: Sequence[RqKeys]) -> None:
         """Set up.
 
         Args:
@@ -505,7 +505,7 @@ class Timer:
         objects = [DelayQueue(q, connection) if isinstance(q, str) else q for q in given]
         self.name: Final = name or f"{socket.gethostname()}.{os.getpid()}"
         self._connection = connection
-        self._queues = list(dict.fromkeys(Keys.of(q) for q in objects))
+        self._queues = list(dict.fromkeys(RqKeys.of(q) for q in objects))
         self._movers = [Mover(keys) for keys in self._queues]
         self._presence = Presence(self.name, self._movers)
         self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()

@@ -1,12 +1,12 @@
-r"""The body of a job that gathers: the bodies of its calls, one behind the other.
+r"""The body of a batch job: the bodies of its calls, one after another.
 
 Each is one byte that no other body begins with, its length in digits, a newline, and the body as
 its client sent it, with its signature if it has one:
 
     \x06 38\n{"task":"app.tasks:index","args":[42]} ...     (without the space)
 
-So a script appends a call without looking into it, and each call is signed by itself. Each is of a
-codec of its own, too: while producers are on their way from one to another, both gather.
+So a script appends a call without parsing it, and each call has its own signature. Each call also
+has its own codec: during a change of codec, producers of both codecs add to the same batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bide.model.payload.body import Body, Envelope
 
 BATCH_MARK: Final = b"\x06"
-"""`lua/include/fold.lua` has it too."""
+"""`lua/include/dedup.lua` has it too."""
 
 MOST: Final = 1_001_000
 """Bytes: those of the largest body, and of what frames and signatures may take beside."""
@@ -64,18 +64,18 @@ def calls_in(body: bytes) -> list[bytes]:
 
 
 def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]:
-    """What a job that gathers is: the first call's task and options, and the arguments of all.
+    """Join a batch: the first call's task and options, and the arguments of all calls.
 
     Args:
         data: the stored body.
         decode: reads the body of a call.
 
     Returns:
-        The body, whose codec is that of the calls which can hold the most; and the arguments where
-        not all of them are JSON, else nothing.
+        The body, with the most general codec of its calls; and the packed arguments, empty if all
+        are JSON.
 
     Raises:
-        PayloadError: it is too large, or holds what is no call of one task with one argument.
+        PayloadError: it is too large, or holds anything but calls of one task with one argument.
     """
     if len(data) > MOST:
         raise PayloadError(f"What was gathered has {len(data):,} bytes, more than {MOST:,}.")

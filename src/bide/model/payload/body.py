@@ -9,9 +9,9 @@ JSON written without spaces never holds), and the bytes of `[args, kwargs]`. So 
 options of a job are known even where its arguments cannot be read. A result is JSON too, or has
 one byte in front that JSON cannot begin with.
 
-A later release may add fields. One whose name begins with `_` is passed over by who does not know
-it. One that must be understood comes with a higher `needs`: a worker that knows less leaves the job
-to a newer one. Any other field that is not known is a mistake, and fails the job.
+A later release may add fields. If its name starts with `_`, older releases ignore it. If it must
+be understood, the body has a higher `needs`, and an older worker leaves the job to a newer one. Any
+other unknown field is an error, and fails the job.
 
 A script stores a body and hands it out, and never looks inside: `cjson` would turn
 9007199254740993 into 9.007e15 and `[]` into `{}`.
@@ -106,15 +106,15 @@ NEWEST: Final = 1
 """The newest form of a body that is understood here: what its `needs` may say at most."""
 
 _PASSED_OVER: Final = "_"
-"""How the name of a field begins that who does not know it may pass over."""
+"""The first character of a field's name that older releases may ignore."""
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Task, arguments and options of one job, as they are stored.
 
-    An option that is None is as the task's own default has it, else as bide's. What a body says is
-    bounded where it is read, for whoever may write to the server may write one: a number or a field
-    that no producer of bide's writes is refused there, and gets no further.
+    If an option is None, the task's default applies, then bide's. Reading checks the bounds of all
+    values, because other programs may write a body to the server: a number or a field that no
+    producer of bide writes is refused.
     """
 
     task: _Name
@@ -127,7 +127,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """Seconds that the finished job is kept."""
     on_crash: Literal["rerun", "fail"] | None = None
     parents: Sequence[_Parent] = ()
-    """What it waits for, or has waited for: ids, of jobs of other queues `{queue}id`."""
+    """The ids of its parents; `{queue}id` for a parent in another queue."""
     meta: dict[str, Any] | None = None
     description: str | None = None
     """A line for people."""
@@ -140,7 +140,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     schedule: str | None = None
     """The schedule that makes jobs of this body: its name, before the `@` in their ids."""
     needs: Annotated[int, msgspec.Meta(ge=1)] = 1
-    """What a worker must understand to run it: more than 1 where a newer release has said so."""
+    """The form that a worker must understand to run it: above 1 only in newer releases."""
 
 
 class Envelope(NamedTuple):
@@ -276,7 +276,7 @@ def _decode_head(head: bytes) -> Body:
 
 
 def _check_needs(raw: msgspec.Raw | None) -> None:
-    """Whatever else a body of a newer release says that is not understood, this is."""
+    """The field `needs`, which must be readable even when other fields of a newer body are not."""
     try:
         needs = 1 if raw is None else msgspec.json.decode(raw, type=int)
     except msgspec.MsgspecError:
@@ -404,7 +404,7 @@ def decode_error(data: bytes | None) -> ErrorInfo | None:
 
 
 def _qualified(kind: type) -> str:
-    """Where users import it from; bide's own errors from bide itself."""
+    """Return the name from which users import a class; bide's own errors come from `bide`."""
     module = "bide" if kind.__module__.startswith("bide.") else kind.__module__
     return f"{module}.{kind.__qualname__}"
 

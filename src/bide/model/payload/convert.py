@@ -31,7 +31,7 @@ _QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar"
 
 
 def annotations_of(source: Any) -> dict[str, Any]:
-    """What a class or function says of itself, as it is written: nothing is looked up yet."""
+    """Return the annotations of a class or function as written, without looking names up."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -158,7 +158,7 @@ _WHERE: Final = re.compile(r"(.*) - at (`key` in )?`\$\[0\](.*?)`", re.DOTALL)
 
 
 def converter(hint: Any) -> Convert | None:
-    """What makes values fit a hint whose names have been resolved; None if that takes nothing.
+    """Return a converter for a hint with resolved names; None if no conversion is needed.
 
     Args:
         hint: a type, or what `typing.get_type_hints` makes of an annotation.
@@ -303,7 +303,7 @@ def _by_parts(hint: Any, known: bool = False) -> Convert | None:
 
 def _instance(kind: type) -> Convert:
     def convert(value: Any) -> Any:
-        # A `datetime` is a `date` to Python, and to nobody who writes `date`.
+        # In Python a `datetime` is a `date`, but the annotation `date` does not mean that.
         if (
             isinstance(value, kind)
             and type(value) not in _PLAIN
@@ -383,7 +383,7 @@ def _dict(args: tuple[Any, ...]) -> Convert:
 
 
 def _key(hint: Any) -> Convert:
-    """Of a key; JSON has only text for keys, so that text may be a number here."""
+    """Convert a key; JSON keys are always text, so the text may be a number."""
     one = converter(hint)
     if one is None:
         return lambda key: key

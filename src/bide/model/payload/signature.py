@@ -194,7 +194,7 @@ class Signature:
             return value
 
     def position(self, i: int) -> str:
-        """What an argument by position is called."""
+        """Return the name of a positional argument."""
         if i < len(self.positional):
             return self.positional[i]
         rest = [p.name for p in self._parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
@@ -286,10 +286,10 @@ def _reason(error: Exception, name: str) -> str:
 
 
 def _described(function: Any) -> tuple[list[inspect.Parameter], Any, bool]:
-    """Parameters, what is returned, and whether a call that does not fit may work all the same.
+    """Return the parameters, the return type, and whether calls need not fit the parameters.
 
-    A wrapper that takes anything may add or take away arguments before it calls what it wraps; the
-    parameters are then those of what it wraps, but hold nobody to them.
+    A wrapper with `*args` or `**kwargs` may add or remove arguments before it calls the wrapped
+    function. Then the parameters are those of the wrapped function, but calls need not fit them.
     """
     try:
         whole = _signature(function)
@@ -326,7 +326,7 @@ def _takes_self(function: Any, owner: type | None) -> bool:
 
 
 def _names_around(function: Any) -> dict[str, Any]:
-    """What the module has in which a function was written."""
+    """Return the globals of the module that defines a function."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function, stop=lambda f: hasattr(f, "__signature__"))
@@ -340,7 +340,7 @@ def _names_around(function: Any) -> dict[str, Any]:
 
 
 def _maybe(hint: Any, default: Any) -> Convert | None:
-    """What converts to a hint; None where nothing does, or where it is not known how."""
+    """Return a converter for a hint; None if none is needed, or the hint is unknown."""
     try:
         one = converter(hint)
     except Exception:  # an annotation may be any object, and behave in any way
@@ -351,7 +351,7 @@ def _maybe(hint: Any, default: Any) -> Convert | None:
 
 
 def _awaited(hint: Any) -> Any:
-    """What comes of awaiting, where a plain function says that it returns something to await."""
+    """Return the type inside an awaitable return annotation of a plain function."""
     name = getattr(typing.get_origin(hint), "__name__", "")
     if name in ("Awaitable", "Coroutine", "Future", "Task"):
         return typing.get_args(hint)[-1]

@@ -1,6 +1,6 @@
 r"""Signatures: proof that a job comes from someone who has the key, as it is and where it is.
 
-What is signed bears its signature behind it: a newline, the byte 4, the key's id, a space and 64
+The signature follows the signed data: a newline, the byte 4, the key's id, a space and 64
 hexadecimal digits:
 
     {"task":"app.tasks:send","args":[42]}\n\x04 2026a 6f1d...
@@ -11,14 +11,17 @@ options:
 
     bide-job-1\nbide\nmail\n0n7...\n{"task":"app.tasks:send","args":[42]}
 
-So a signature is good for no other job, and in no other queue, but for two kinds of body of which
-nobody knows the id when they are signed. The jobs of a schedule share one: `nightly@1795...` is
-good where the body was signed as `bide-schedule-1` of `nightly`. And one that may come to stand in
-another job's place, because calls fold into one (`bide.model.dedup`), is signed as `bide-fold-1`
-without an id, and good for any job of its queue; of a job that gathers, each call bears its own.
+So a signature is valid only for one job of one queue. There are two exceptions, because the id is
+not known at the time of signing:
 
-A signature is checked before anything is decoded. Bytes that bear none are themselves: who has no
-keys reads both alike.
+- The jobs of a schedule share a body: `nightly@1795...` is valid if the body was signed as
+  `bide-schedule-1` of `nightly`.
+- A body that may replace another job's body, because calls are deduplicated (`bide.model.dedup`),
+  is signed as `bide-fold-1` without an id. It is valid for any job of its queue. In a batch, each
+  call has its own signature.
+
+A signature is checked before anything is decoded. Data without a signature are stored as they are,
+so a process without keys reads both.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ VARIABLE: Final = "BIDE_SIGNING_KEYS"
 """The environment variable that holds the keys."""
 
 UNSIGNED: Final = "unsigned"
-"""The word that, beside keys, lets what bears no signature pass: for the time of a change-over."""
+"""The word that, beside keys, permits unsigned data: for the time of a migration."""
 
 SHORTEST: Final = 32
 """Characters of a secret, at least."""
@@ -61,14 +64,14 @@ class Keyring:
             UsageError: they cannot be read; the message never holds a part of a secret.
         """
         self.text: Final = text
-        """As it was given: for a child process, and for nobody else."""
+        """The keys as they were given; only for a child process."""
         self._secrets: Final[dict[str, bytes]] = {}
         words = [word.strip() for word in text.split(",")]
         self.takes_unsigned: Final = UNSIGNED in words
         for number, word in enumerate((word for word in words if word != UNSIGNED), 1):
             found = _KEY.fullmatch(word)
             if found is None or len(found[2]) < SHORTEST or found[1] in self._secrets:
-                why = "repeats an id" if found and found[1] in self._secrets else "cannot be meant"
+                why = "repeats an id" if found and found[1] in self._secrets else "is invalid"
                 raise UsageError(
                     f"Key {number} of ${VARIABLE} {why}; write ID:SECRET,ID:SECRET with different "
                     f"ids of letters and digits and secrets of {SHORTEST} characters or more, such "
@@ -97,7 +100,7 @@ class Named(Protocol):
 
     @property
     def prefix(self) -> str:
-        """Of the queue's keys."""
+        """The prefix of the queue's keys."""
         ...
 
     @property
@@ -107,7 +110,7 @@ class Named(Protocol):
 
 
 class Seal(NamedTuple):
-    """What signs and checks the jobs of one queue; without keys it does neither."""
+    """Signs and checks the jobs of one queue; without keys it does neither."""
 
     keyring: Keyring | None
     keys: Named
@@ -160,7 +163,7 @@ class Seal(NamedTuple):
         return True
 
     def verdict(self, kind: Kind, id: str, data: bytes) -> Verdict:
-        """What is to be said of a signature, to people."""
+        """Describe a signature for people."""
         if not is_signed(data):
             return "none"
         if self.keyring is None:
@@ -176,7 +179,7 @@ class Seal(NamedTuple):
 
 
 def _calls_in(data: bytes) -> list[bytes]:
-    """The calls that were gathered; what cannot be told apart is signed by nobody."""
+    """Split a batch into its calls; if that fails, no signature is valid."""
     try:
         return calls_in(data)
     except PayloadError as error:
@@ -193,7 +196,7 @@ def is_signed(data: bytes) -> bool:
         try:
             return all(_end(call) < len(call) for call in _calls_in(data))
         except BadSignature:
-            return True  # of which nothing is good
+            return True  # with no valid signature
     return _end(data) < len(data)
 
 

@@ -1,6 +1,6 @@
 """Operations as values: each function returns a `Command` and does no I/O.
 
-`produce` adds jobs, `consume` is the worker's side, `manage` changes jobs and queues, `inspect`
-reads, `ahead` looks at what is due when, `registry` knows queues and workers, `listen` holds the
-stream of events open.
+`enqueue` adds jobs, and `dependencies` says what they wait for. `worker` is the worker's side.
+`jobs` reads and changes jobs and their queue; `queues` lists queues, groups and workers;
+`schedules` sets schedules. `fsck` checks and repairs what is stored.
 """

@@ -73,7 +73,7 @@ def add_dependencies(
     args: list[Arg] = [raw(child), int(is_last)]
     for parent, outcome in told:
         args += (raw(parent), outcome)
-    return command("link", keys, args, parse, confirm, rest)
+    return command("dep_add", keys, args, parse, confirm, rest)
 
 
 def subscribe(
@@ -81,7 +81,7 @@ def subscribe(
 ) -> Command[list[str]]:
     """Have a queue tell the ends of its jobs to those of another; how each has ended by now.
 
-    For each `-` where it has not; `C`, `F`, `X` as `depend.lua` has it; `U` where there is no such
+    For each `-` where it has not; `C`, `F`, `X` as `deps.lua` has it; `U` where there is no such
     job; `D` where the queue is a delay queue.
 
     Args:
@@ -92,7 +92,7 @@ def subscribe(
     args: list[Arg] = []
     for child, parent in awaited:
         args += (raw(child), raw(parent))
-    return command("attend", keys, args, lambda reply: words(reply, 1), followup=rest)
+    return command("dep_subscribe", keys, args, lambda reply: words(reply, 1), followup=rest)
 
 
 class Children(NamedTuple):
@@ -141,7 +141,7 @@ def read_outbox(keys: Keys, after: str, done: Sequence[str]) -> Command[list[Dep
         done: what was told or asked, as it stands on the server.
     """
     args: list[Arg] = [raw(after), MOST_POST, *map(raw, done)]
-    return command("post", keys, args, lambda reply: [*map(_letter, words(reply, 1))])
+    return command("dep_outbox", keys, args, lambda reply: [*map(_letter, words(reply, 1))])
 
 
 def resolve(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
@@ -154,7 +154,7 @@ def resolve(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
     args: list[Arg] = []
     for child, parent, outcome in told:
         args += (raw(child), raw(parent), outcome)
-    return command("hear", keys, args, lambda reply: None)
+    return command("dep_resolve", keys, args, lambda reply: None)
 
 
 def _letter(stored: str) -> DependencyMessage:

@@ -138,7 +138,7 @@ def prepare(
     """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
 
     Raises:
-        UsageError: an option cannot be meant.
+        UsageError: an option is invalid.
         PayloadError: the arguments do not fit the encoding.
     """
     return Prepared(
@@ -201,7 +201,8 @@ def enqueue(
 
     confirm = kinds if jobs else ()
     if have_terms:
-        return command("place", keys, args, parse, confirm, _again_if_busy(keys, jobs, kinds))
+        again = _again_if_busy(keys, jobs, kinds)
+        return command("enqueue_full", keys, args, parse, confirm, again)
     if with_all_keys or len(jobs) != 1:
         return command("enqueue", keys, args, parse, confirm)
 
@@ -255,7 +256,7 @@ def wanted(jobs: Sequence[Prepared]) -> Kinds:
 
 def jobs_in(command: Command[Any]) -> int:
     """How many jobs a command of `enqueue` adds."""
-    return len(command.args) // (_SENT + 2 * (command.script == "place"))
+    return len(command.args) // (_SENT + 2 * (command.script == "enqueue_full"))
 
 
 def enqueue_many(
@@ -321,8 +322,8 @@ class EnqueueFull:
     """Adds a job that waits for many others, or for jobs of other queues, step by step.
 
     It is there from the first step on, and waits also for a gate that only the last step opens. So
-    nobody sees it run before all that it waits for is known, whoever dies; and whoever finds a gate
-    that has stood closed for half a minute removes the job, which nobody has been told of.
+    it never runs before all that it waits for is known, even if the producer dies. If a gate has
+    stayed closed for half a minute, a claim removes the job: its `enqueue` has not returned.
     """
 
     def __init__(self, keys: Keys, job: Prepared, kinds: Kinds) -> None:

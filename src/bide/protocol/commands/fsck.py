@@ -82,7 +82,7 @@ class Finding(NamedTuple):
     """Of the job, worker, key or field that it is about; empty where there is but one."""
     says: str
     fix: str
-    """What mends it; empty where nobody but a person can know."""
+    """What mends it; empty where only a person can decide."""
 
 
 class Step(NamedTuple):

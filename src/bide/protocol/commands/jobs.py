@@ -55,7 +55,7 @@ def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list
 
 
 def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
-    """Give up to `CHUNK` jobs another due time, `when` as `ops.produce.when` writes it."""
+    """Give up to `CHUNK` jobs another due time, `when` as `enqueue.when` writes it."""
     _check_few(ids)
     return command("reschedule", keys, (when, *map(raw, ids)), _read_moved)
 
@@ -101,7 +101,7 @@ def configure(keys: Keys, retention: Retention) -> Command[None]:
     """Set what the queue keeps of finished jobs.
 
     Raises:
-        UsageError: it is no `Retention`, or an age or the count cannot be meant.
+        UsageError: `retention` is not a `Retention`, or an age or the count in it is invalid.
     """
     if not isinstance(retention, Retention):
         raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
@@ -133,11 +133,11 @@ def purge(keys: Keys, begin: str | None) -> Command[PurgeReply]:
         begin: a new id, to set the jobs aside (its repeat sets nothing more aside); None to go on
             deleting them.
     """
-    return command("empty", keys, (begin or "-", SWEEP), _read_emptied)
+    return command("purge", keys, (begin or "-", SWEEP), _read_emptied)
 
 
 def forget(keys: Keys) -> Command[dict[str, int]]:
-    """Remove what is left of a queue that holds nothing and that nobody serves.
+    """Remove what is left of a queue that holds nothing and has no worker.
 
     Returns:
         Nothing, if it was removed; else how many it holds of what (see `forget.lua`), and nothing
@@ -329,7 +329,7 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
 def count_due(keys: Keys, within: Sequence[int]) -> Command[list[int]]:
     """How many delayed jobs are due within so many seconds, for each of 32 of them at most."""
     args = [seconds * 1_000_000 for seconds in within]
-    return command("ahead", keys, args, lambda reply: reply[2:])
+    return command("count_due", keys, args, lambda reply: reply[2:])
 
 
 def latency(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
@@ -349,7 +349,7 @@ def latency(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
 
 def await_end(keys: Keys, id: str, for_us: int) -> Command[str]:
     """Wait for a job's end: its state, or `due`; its end is told over the channel `waiters`."""
-    return command("watch", keys, (id, for_us), lambda reply: reply[2].decode())
+    return command("await_end", keys, (id, for_us), lambda reply: reply[2].decode())
 
 
 def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]]:
@@ -362,7 +362,7 @@ def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]
         raise UsageError(f"There is no state {state!r}; give one of {', '.join(LISTABLE)}.")
     check_count(count)
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
-        raise UsageError(f"start={start!r} is no place in a list; the first is 0.")
+        raise UsageError(f"start={start!r} must be a whole number, 0 or more; 0 is the first.")
     return command("list", keys, (str(state), start, count), lambda reply: words(reply, 2))
 
 
@@ -373,7 +373,7 @@ def check_count(count: int, most: int = MAX_PAGE) -> None:
         UsageError: it is not from 0 to `most`.
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= most:
-        raise UsageError(f"count={count!r} is no page: give 0 to {most}.")
+        raise UsageError(f"count={count!r} must be a whole number from 0 to {most}.")
 
 
 def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
@@ -513,7 +513,7 @@ def list_due(
         jobs = [(text(id), due_us) for id, due_us in pieces(reply, 3, 2)]
         return Between(reply[1], reply[2], jobs)
 
-    return command("between", keys, (from_us, to_us, start, count), parse)
+    return command("list_due", keys, (from_us, to_us, start, count), parse)
 
 
 HOLD_US: Final = 610_000_000
@@ -543,4 +543,4 @@ def listen(keys: Keys, name: str, after: str, hold_us: int = HOLD_US) -> Command
     def parse(reply: list[Any]) -> Position:
         return Position(reply[2].decode(), bool(reply[3]))
 
-    return command("listen", keys, (name, after, hold_us), parse)
+    return command("events_hold", keys, (name, after, hold_us), parse)

@@ -104,12 +104,12 @@ class WorkerInfo(NamedTuple):
 
 def register_queues(keys: Keys, queues: Sequence[str]) -> Command[None]:
     """Note that queues are in use; `keys` are the global ones."""
-    return command("register", keys, queues, lambda reply: None)
+    return command("queue_register", keys, queues, lambda reply: None)
 
 
 def unregister_queues(keys: Keys, queues: Sequence[str]) -> Command[None]:
     """Take queues off the list of those that are in use; `keys` are the global ones."""
-    return command("unregister", keys, queues, lambda reply: None)
+    return command("queue_unregister", keys, queues, lambda reply: None)
 
 
 class StartReply(NamedTuple):
@@ -123,7 +123,7 @@ class StartReply(NamedTuple):
 
 def worker_start(keys: Keys) -> Command[StartReply]:
     """Ask what a worker must know of a queue before it serves it."""
-    return command("begin", keys, (), _read_beginning)
+    return command("worker_start", keys, (), _read_beginning)
 
 
 def _read_beginning(reply: list[Any]) -> StartReply:
@@ -149,7 +149,7 @@ def heartbeat(keys: Keys, worker: str, about: WorkerReport | None) -> Command[He
 
 def worker_stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
     """Ask workers to stop; `ok` or `gone` for each."""
-    return command("stop", keys, names, lambda reply: words(reply, 2))
+    return command("worker_stop", keys, names, lambda reply: words(reply, 2))
 
 
 def workers(keys: Keys) -> Command[list[WorkerInfo]]:
@@ -158,7 +158,7 @@ def workers(keys: Keys) -> Command[list[WorkerInfo]]:
 
 
 def queues(keys: Keys) -> Command[list[str]]:
-    """The names of all queues that were ever used, sorted; what is no name, is none of bide's."""
+    """The names of all queues that were ever used, sorted; invalid names are left out."""
     return command("queues", keys, (), lambda reply: sorted(filter(is_name, words(reply[1], 0))))
 
 
@@ -243,8 +243,8 @@ def ask(seen: Sequence[WorkerInfo], prefix: str, shown: int = MOST_DOING) -> lis
 def tell(seen: Sequence[WorkerInfo], replies: Sequence[Holders | BideError]) -> list[WorkerInfo]:
     """The workers that live or hold a job, with what they run now.
 
-    What a worker runs of a queue that could not be read (whoever asks may have no permission) is
-    what the worker said itself.
+    If a queue could not be read, for example because the caller has no permission, what a worker
+    runs of it is what the worker itself reported.
     """
     by_queue = dict(zip(_queues(seen), replies, strict=True))
     return [one for worker in seen if (one := _as_it_is(worker, by_queue)) is not None]
@@ -345,7 +345,7 @@ def configure(
         rate: as `stored_rate` writes it; `-` leaves it as it is.
 
     Raises:
-        UsageError: a value cannot be meant.
+        UsageError: a value is invalid.
     """
     if concurrency is not None and concurrency != UNSET:
         check_concurrency(concurrency)

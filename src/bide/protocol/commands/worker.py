@@ -27,8 +27,8 @@ MAX_SETTLE_BYTES: Final = 4_000_000
 """Bounds of one settle call: outcomes, errors (which take the server longer), bytes of both."""
 
 MAX_NOTED: Final = 12
-"""Jobs to whose notes one `note` or `refuse` adds at most: notes may take 90 KB each, and are read
-and written. (`settle` counts the bytes, and says which outcomes are to be sent again.)"""
+"""Jobs to whose notes one `add_notes` or `items_reject` adds at most: notes may take 90 KB each,
+and are read and written. (`settle` counts the bytes, and says which outcomes to send again.)"""
 
 _LATER: Final = "later"
 """How a settle says that an outcome is to be sent again."""
@@ -110,7 +110,7 @@ class Settle(NamedTuple):
     """When it is due again; of one that has ended, how long to keep it if not as the queue does; of
     one that is given back, anything if it had begun."""
     data: bytes = b""
-    """Its result, or its error; of one that is snoozed unrun, because nobody serves it, that."""
+    """Its result, or its error; if no worker serves the job, which was not run, that reason."""
 
 
 class JobNote(NamedTuple):
@@ -165,7 +165,7 @@ def reject_items(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[li
     args: list[Arg] = []
     for id, error in refused:
         args += (raw(id), error)
-    return command("refuse", keys, args, lambda reply: words(reply, 2))
+    return command("items_reject", keys, args, lambda reply: words(reply, 2))
 
 
 def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
@@ -217,12 +217,12 @@ def add_notes(keys: Keys, said: Sequence[JobNote]) -> Command[None]:
     args: list[Arg] = []
     for id, token, kind, told in said:
         args += (raw(id), f"{token:016d}", kind, told)
-    return command("note", keys, args, lambda reply: None)
+    return command("add_notes", keys, args, lambda reply: None)
 
 
 def worker_leave(keys: Keys, worker: str) -> Command[None]:
     """Drop what the queue remembers of a worker that stops."""
-    return command("leave", keys, (worker,), lambda reply: None)
+    return command("worker_leave", keys, (worker,), lambda reply: None)
 
 
 def _read_claim(reply: list[Any]) -> Claim:

@@ -26,7 +26,8 @@
 -- @arg   running    integer  1 to ask running jobs to end, 0 to leave them alone
 -- @rest  id
 -- @reply ok now, then per job: ok | asked | cancelled | active | completed | failed | gone
--- @include clock find record retain ended event hint when term group depend hold
+-- @include clock locate run_record retention notify_waiters event wakeup due_time constraints
+-- @include group deps dedup_keys
 
 local TELL = 100
 
@@ -38,34 +39,34 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
 local reply, done, touched = {'ok', now}, {}, {}
 for i = rest, #ARGV do
   local id = ARGV[i]
-  local level, at = find.take_due(due, id)
+  local level, at = locate.take_due(due, id)
   local word
   if level then
     redis.call('ZADD', cancelled, now, id)
-    local of = level == group.GROUPED and group.leave(sets, touched, at, id)
-    local priority = of and of.priority or level <= 10 and 10 - level or 5
+    local grp = level == group.GROUPED and group.leave(sets, touched, at, id)
+    local priority = grp and grp.priority or level <= 10 and 10 - level or 5
     if priority ~= 5 and redis.call('HEXISTS', run, id) == 0 then
-      local f = record.unclaimed(priority, now)
-      redis.call('HSET', run, id, record.format(f.head, f))
+      local rec = run_record.unclaimed(priority, now)
+      redis.call('HSET', run, id, run_record.format(rec.head, rec))
     end
     done[#done + 1] = id
     word = 'ok'
   elseif redis.call('ZREM', blocked, id) == 1 then
     redis.call('ZADD', cancelled, now, id)
     redis.call('ZREM', expiring, id)
-    level = 10 - tonumber(term.value(redis.call('HGET', terms, id), 'p') or 5)
+    level = 10 - tonumber(constraints.value(redis.call('HGET', terms, id), 'p') or 5)
     if level ~= 5 then
-      local f = record.unclaimed(10 - level, now)
-      redis.call('HSET', run, id, record.format(f.head, f))
+      local rec = run_record.unclaimed(10 - level, now)
+      redis.call('HSET', run, id, run_record.format(rec.head, rec))
     end
-    depend.leave(sets, {now = now}, id)
+    deps.leave(sets, {now = now}, id)
     done[#done + 1] = id
     word = 'ok'
   else
-    word = find.elsewhere(active, completed, failed, cancelled, id, blocked)
+    word = locate.elsewhere(active, completed, failed, cancelled, id, blocked)
     if word == 'active' and running == 1 then
       redis.call('ZADD', asked, now, id)
-      redis.pcall('PUBLISH', asked, id) -- a hint, as in `ended`
+      redis.pcall('PUBLISH', asked, id) -- a hint, as in `notify_waiters`
       word = 'asked'
     end
   end
@@ -74,24 +75,25 @@ end
 group.turns(sets, touched, now)
 if #done > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', #done)
-  local limits = retain.limits(meta)
+  local limits = retention.limits(meta)
   local book = event.open(limits.listened, now)
   if book then
     for i = 1, #done do event.add(book, 'cancelled', 'cancel', done[i], '-', 0, 0, '') end
   end
   local is_kept
   if limits.edges then
-    local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-      group = group, touched = {}, dropped = {}, looks = TELL}
-    depend.tell(sets, with, done, TELL)
-    for _, id in ipairs(with.dropped) do done[#done + 1] = id end
-    if with.earliest then hint.due(wake, keep, with.earliest, now) end
-    if with.more then hint.push(wake, '-') end
-    is_kept = function(id) return depend.is_held(sets, with, id) end
+    local ctx = {now = now, book = book, event = event, run_record = run_record,
+      due_time = due_time, constraints = constraints, group = group,
+      touched = {}, dropped = {}, looks = TELL}
+    deps.tell(sets, ctx, done, TELL)
+    for _, id in ipairs(ctx.dropped) do done[#done + 1] = id end
+    if ctx.earliest then wakeup.due(wake, keep, ctx.earliest, now) end
+    if ctx.more then wakeup.push(wake, '-') end
+    is_kept = function(id) return deps.is_held(sets, ctx, id) end
   end
-  retain.trim(meta, cancelled, {jobs, run, results, notes, terms}, now, limits, 3, #done + 64,
-    is_kept, limits.terms and function(ids) hold.free(unique, terms, ids) end)
-  ended.tell(waiters, now, done)
+  retention.trim(meta, cancelled, {jobs, run, results, notes, terms}, now, limits, 3, #done + 64,
+    is_kept, limits.terms and function(ids) dedup_keys.free(unique, terms, ids) end)
+  notify_waiters.tell(waiters, now, done)
   if book then event.write(meta, events, book) end
 end
 return reply

@@ -40,9 +40,10 @@
 -- @arg   missing   text     of jobs that a worker without their task gave back: e, s or both
 -- @reply ok now until deadline more alone drain thin post lost, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock record hint wait reclaim recall weigh minute
--- @later   event retain sweep noting ended find term expire hold gate timetable fire group rota
--- @later   when depend depending fold stand
+-- @include clock run_record wakeup timekeepers reclaim last_claims read_budget latency
+-- @later   event retention trash_sweep history notify_waiters locate constraints expire dedup_keys
+-- @later   rate_limit schedule_record schedule_fire group group_turns due_time deps deps_sweep
+-- @later   dedup insert
 
 -- arm, 3: as 2, and to say whether the rate of a group holds a due job back
 -- missing, e: take such jobs also before the next look at them is due; s: the worker has run one
@@ -50,7 +51,7 @@
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
 -- lost: of each job whose lease has ended: id token tries due worker, and 1 if it failed by that
--- tries: the attempt; of a job that was claimed before, what `record.tries` says
+-- tries: the attempt; of a job that was claimed before, what `run_record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
 local MARKED, TELL, LOOKS = 200, 200, 200
@@ -75,7 +76,7 @@ if has_groups then count = math.min(count, GROUPED) end -- whose turns take thei
 local book = set[9] and event.open(set[9], now)
 local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
   lease_us)
-local rewinding = calm_until == 0 and rota.BEGIN or set[17]
+local rewinding = calm_until == 0 and group_turns.BEGIN or set[17]
 if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[8]) or 0
 end
@@ -83,31 +84,31 @@ local rewound = (tonumber(set[4]) or 0) > now
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
 -- The same claim again: its reply was lost. What it took and still holds, renewed.
-local then_us, last_seq, last_ids = recall.last(claims, worker)
+local then_us, last_seq, last_ids = last_claims.read(claims, worker)
 if last_seq then
   if last_seq > seq then return {'stale'} end
   if last_seq == seq then
     local reply, was_alone = {}, 0
     for id in string.gmatch(last_ids, '%S+') do
       local line = redis.call('HGET', run, id)
-      local mine = line and record.parse(line)
+      local mine = line and run_record.parse(line)
       if mine and mine.worker == worker and mine.started == then_us
         and redis.call('ZSCORE', active, id) then
         redis.call('ZADD', active, lease_end, id)
         reply[#reply + 1] = id
         reply[#reply + 1] = redis.call('HGET', jobs, id)
-        reply[#reply + 1] = tonumber(record.token(line))
-        reply[#reply + 1] = record.tries(mine)
+        reply[#reply + 1] = tonumber(run_record.token(line))
+        reply[#reply + 1] = run_record.tries(mine)
         reply[#reply + 1] = mine.due
         if mine.alone == 1 then was_alone = 1 end
       end
     end
-    -- A repeat takes nothing new, or a copy that arrives late would take jobs for nobody; and is
-    -- not armed: the worker's next claim says when to come back.
+    -- A repeat takes nothing new: a copy that arrives late would take jobs that no worker runs. It
+    -- is not armed either: the worker's next claim says when to come back.
     return {'ok', now, 0, 0, 1, was_alone, 0, '', 0, {}, unpack(reply)}
   end
 else
-  recall.forget_some(claims, now)
+  last_claims.forget_some(claims, now)
 end
 
 local stores = {jobs, run, results, notes, has_terms and terms or nil}
@@ -116,38 +117,39 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, act
   expiring = expiring, blocked = blocked, edges = edges, unique = unique, folded = folded,
   has_groups = has_groups, order = order, held = held, groups = groups, turns = turns,
   schedules = schedules, schedule = schedule, scheduled = scheduled, trash = trash}
-local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-  group = group, find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep,
-  fold = fold, touched = {}, dropped = {}, looks = LOOKS}
-local more, given_up, _, lost = reclaim.some(sets, record, noting, event, group, book, now,
+local ctx = {now = now, book = book, event = event, run_record = run_record,
+  due_time = due_time, constraints = constraints, group = group,
+  locate = locate, expire = expire, dedup = dedup, dedup_keys = dedup_keys,
+  read_budget = read_budget, trash_sweep = trash_sweep, touched = {}, dropped = {}, looks = LOOKS}
+local more, given_up, _, lost = reclaim.some(sets, run_record, history, event, group, book, now,
   now >= calm_until and now or calm_from)
-if #given_up > 0 then ended.tell(waiters, now, given_up) end
+if #given_up > 0 then notify_waiters.tell(waiters, now, given_up) end
 local may_expire, expired = false, {}
 if has_terms then
-  may_expire, expired = expire.some(sets, record, find, term, event, group, book, now,
-    has_edges and function(id) return depending.is_over(sets, with, depend, id) end)
+  may_expire, expired = expire.some(sets, run_record, locate, constraints, event, group, book, now,
+    has_edges and function(id) return deps_sweep.is_over(sets, ctx, deps, id) end)
   more = more or may_expire
 end
 if rewound then
   more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
-if has_groups and rewinding then more = rota.rewind(sets, group, now, rewinding) or more end
+if has_groups and rewinding then more = group_turns.rewind(sets, group, now, rewinding) or more end
 if set[6] then
-  sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, i)
+  trash_sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, i)
     if has_groups and i == group.GROUPED then group.forget(sets, ids, now) end
-    if has_terms then hold.free(unique, terms, ids) end
-    if has_edges then depend.removed(edges, ids) end
+    if has_terms then dedup_keys.free(unique, terms, ids) end
+    if has_edges then deps.removed(edges, ids) end
   end)
 end
-if has_edges then depending.go_on(sets, with, depend, {given_up, expired}, MARKED, TELL) end
+if has_edges then deps_sweep.go_on(sets, ctx, deps, {given_up, expired}, MARKED, TELL) end
 
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
-  local limits = retain.limits(meta)
+  local limits = retention.limits(meta)
   for i, finished in ipairs({completed, failed, cancelled}) do
-    retain.trim(meta, finished, stores, now, limits, i, TRIM,
-      has_edges and function(id) return depend.is_held(sets, with, id) end,
-      has_terms and finished == cancelled and function(ids) hold.free(unique, terms, ids) end)
+    retention.trim(meta, finished, stores, now, limits, i, TRIM,
+      has_edges and function(id) return deps.is_held(sets, ctx, id) end,
+      has_terms and finished == cancelled and function(ids) dedup_keys.free(unique, terms, ids) end)
   end
 end
 
@@ -155,7 +157,7 @@ end
 local paused = set[1]
 local fires_at, thin
 if has_schedules and not paused then
-  fires_at, thin = fire.some(sets, timetable, stand, with, stores)
+  fires_at, thin = schedule_fire.some(sets, schedule_record, insert, ctx, stores)
   has_groups = sets.has_groups
   if fires_at and fires_at <= now then more = true end
 end
@@ -164,8 +166,8 @@ end
 local reply = {'ok', now, 0, 0, 0, 0, 0, thin or '', 0, lost}
 local alone = 0
 local taken, counted = {}, {}
-local room = weigh.room()
-local limited = set[15] and gate.open(meta, active, now)
+local room = read_budget.room()
+local limited = set[15] and rate_limit.open(meta, active, now)
 local overdue, held_back = false, false
 
 -- Whether workers run jobs that one without their task gave back. A job that has waited for that
@@ -178,9 +180,9 @@ local function served()
     is_served = at and math.abs(now - at) < UNSERVED_US
     local ids = is_served and {} or redis.call('ZREVRANGE', active, 0, RUNNING - 1)
     for _, line in ipairs(#ids > 0 and redis.call('HMGET', run, unpack(ids)) or {}) do
-      local f = line and record.parse(line)
+      local rec = line and run_record.parse(line)
       -- One that has just begun may be on its way back.
-      if f and f.missing and f.worker ~= worker and f.started < now - RUNS_US then
+      if rec and rec.missing and rec.worker ~= worker and rec.started < now - RUNS_US then
         is_served = true
       end
     end
@@ -192,40 +194,41 @@ end
 local function take(level, picked, at_level)
   local ids = {}
   for i = 1, #picked, 2 do ids[#ids + 1] = picked[i] end
-  if set[10] and weigh.cut(room, jobs, ids) then more = true end
+  if set[10] and read_budget.cut(room, jobs, ids) then more = true end
   if #ids == 0 then return 0 end
   redis.call('ZREM', due[level], unpack(ids))
   local bodies = redis.call('HMGET', jobs, unpack(ids))
   local lines = redis.call('HMGET', run, unpack(ids))
   local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
-  local lease_score = string.format('%.0f', lease_end) -- once, as `when.us` says
-  local fresh_head = record.fresh(now)
+  local lease_score = string.format('%.0f', lease_end) -- once, as `due_time.us` says
+  local fresh_head = run_record.fresh(now)
   local priority = math.max(LEVELS - (at_level or level), 0)
-  local fresh_tail = record.tail(priority, 1, 0, 0, alone, now, worker)
+  local fresh_tail = run_record.tail(priority, 1, 0, 0, alone, now, worker)
   for i, id in ipairs(ids) do
     local body, line, at = bodies[i], lines[i], picked[2 * i]
-    local f = line and record.parse(line)
+    local rec = line and run_record.parse(line)
     local due_at = tonumber(at)
-    local begins_by = asked_of and term.begins_by(asked_of[i], record.due_from(f, due_at))
-    if begins_by and begins_by <= now and expire.is_unbegun(f) then
-      expire.one(sets, record, event, book, now, id, at_level or level, f)
+    local begins_by = asked_of
+      and constraints.begins_by(asked_of[i], run_record.due_from(rec, due_at))
+    if begins_by and begins_by <= now and expire.is_unbegun(rec) then
+      expire.one(sets, run_record, event, book, now, id, at_level or level, rec)
       expired[#expired + 1] = id
     elseif body then
       local token, tries = now, 1
-      if f then
+      if rec then
         if level == UNSERVED then
           due_at = math.min(due_at, now)
           at = string.format('%.0f', due_at)
         end
-        if f.missing and now - f.missing > UNSERVED_US and served() then
-          f.missing = now - UNSERVED_US + AGAIN_US
+        if rec.missing and now - rec.missing > UNSERVED_US and served() then
+          rec.missing = now - UNSERVED_US + AGAIN_US
         end
-        token = math.max(now, tonumber(record.token(line)) + 1)
-        f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, worker, alone
-        f.due = due_at
-        tries = record.tries(f)
-        line = record.format(record.head(token, record.stamp(line)), f)
+        token = math.max(now, tonumber(run_record.token(line)) + 1)
+        rec.attempt, rec.started, rec.worker, rec.alone = rec.attempt + 1, now, worker, alone
+        rec.due = due_at
+        tries = run_record.tries(rec)
+        line = run_record.format(run_record.head(token, run_record.stamp(line)), rec)
       else
         line = fresh_head .. fresh_tail .. at
       end
@@ -234,9 +237,9 @@ local function take(level, picked, at_level)
       leases[#leases + 1] = lease_score
       leases[#leases + 1] = id
       taken[#taken + 1] = id
-      minute.count(counted, now - due_at)
+      latency.count(counted, now - due_at)
       if book then
-        event.add(book, 'active', 'claim', id, worker, f and f.attempt or 1, due_at, '')
+        event.add(book, 'active', 'claim', id, worker, rec and rec.attempt or 1, due_at, '')
       end
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, tries
@@ -262,9 +265,9 @@ local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
 local suspect_at = tonumber(suspect[2])
 local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
-  rota.take(sets, group, gate, record, level, now, wanted, steps, take, taken)
+  group_turns.take(sets, group, rate_limit, run_record, level, now, wanted, steps, take, taken)
 end
-local group_at = has_groups and rota.first(sets, group, ALONE)
+local group_at = has_groups and group_turns.first(sets, group, ALONE)
 local function take_suspect()
   if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
 end
@@ -312,13 +315,13 @@ if not paused then
   end
   for step = 1, is_any and LEVELS + 1 or LEVELS do
     local level = step > LEVELS and UNSERVED or step
-    local turn_at = has_groups and level ~= UNSERVED and rota.first(sets, group, level)
+    local turn_at = has_groups and level ~= UNSERVED and group_turns.first(sets, group, level)
     wanted = most - #taken
     if level == UNSERVED and wanted > 0 then take_unserved(wanted) end
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
-      take_turns(level, rota.share(meta, set[14] == '1', due[level], now, most - #taken))
-      turn_at = rota.first(sets, group, level)
+      take_turns(level, group_turns.share(meta, set[14] == '1', due[level], now, most - #taken))
+      turn_at = group_turns.first(sets, group, level)
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)
@@ -338,12 +341,12 @@ if not paused then
   -- Turns that are left though slots are free, or a suspect that was met: to be looked at at once.
   if steps.met_suspect or (overdue and steps.left == 0) then more = true end
   if limited then
-    overdue, deadline, held_back = gate.close(limited, meta, now, #taken, overdue, deadline)
+    overdue, deadline, held_back = rate_limit.close(limited, meta, now, #taken, overdue, deadline)
   end
   -- A burst ends when nothing is due. It must know whether a rate holds a job back.
   if has_groups and arm == 3 and busy == 0 and #taken == 0 and not overdue then
     for level = 1, LEVELS do
-      held_back = held_back or rota.holds_back(sets, group, level, now)
+      held_back = held_back or group_turns.holds_back(sets, group, level, now)
     end
   end
 end
@@ -352,18 +355,18 @@ by(fires_at)
 if has_terms then
   if has_edges then
     -- What was taken and had expired has ended only now.
-    depending.go_on(sets, with, depend, {expired}, 0, TELL)
-    ended.tell(waiters, now, with.dropped)
-    by(with.earliest)
-    if with.earliest and with.earliest <= now then more = true end
-    if #depend.marked(edges, 1) > 0 then more = true end
-    if depend.has_post(edges) then reply[9] = 1 end
+    deps_sweep.go_on(sets, ctx, deps, {expired}, 0, TELL)
+    notify_waiters.tell(waiters, now, ctx.dropped)
+    by(ctx.earliest)
+    if ctx.earliest and ctx.earliest <= now then more = true end
+    if #deps.marked(edges, 1) > 0 then more = true end
+    if deps.has_post(edges) then reply[9] = 1 end
   end
-  ended.tell(waiters, now, expired)
+  notify_waiters.tell(waiters, now, expired)
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
-recall.note(claims, worker, now, seq, taken)
-minute.write(minutes, now, 'l', counted)
+last_claims.note(claims, worker, now, seq, taken)
+latency.write(minutes, now, 'l', counted)
 if book then
   if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
   event.write(meta, events, book)
@@ -375,18 +378,18 @@ if lease[2] then
   local ends = tonumber(lease[2])
   if ends > now then by(ends) elseif now < calm_until then by(calm_until) else more = true end
 end
-wait.forget(keep, park, now)
-local due_by = wait.due_by(keep, park, deadline, now)
+timekeepers.forget(keep, park, now)
+local due_by = timekeepers.due_by(keep, park, deadline, now)
 if count > #taken then
   if not overdue and not more then redis.call('DEL', wake) end
   if arm >= 2 or (arm == 1 and #taken == 0) then
-    reply[3] = wait.arm(keep, park, worker, due_by, now)
+    reply[3] = timekeepers.arm(keep, park, worker, due_by, now)
   end
 end
 if overdue or more then
-  hint.push(wake, '-')
-elseif wait.lacks(keep, park, due_by) then
-  hint.push(wake, worker)
+  wakeup.push(wake, '-')
+elseif timekeepers.lacks(keep, park, due_by) then
+  wakeup.push(wake, worker)
 end
 reply[4] = deadline or 0
 if more or ahead then reply[5] = 1 elseif held_back then reply[5] = 2 end

@@ -1,15 +1,15 @@
 -- configure: set what the queue keeps of finished jobs, or that it is a delay queue.
 -- @key   meta       sets
 -- @key   jobs       looks at some
--- @arg   retention  text     count and age in µs of what is kept completed, failed, cancelled
+-- @arg   bounds     text     count and age in µs of what is kept completed, failed, cancelled
 -- @arg   kind       text     of a delay queue: `data` where items are to come, else `maybe`; or `-`
 -- @arg   results    integer  how many bytes of results are kept
 -- @reply ok kind
 
 local MARK, SAMPLE = 3, 5
 
-if not string.find(retention, '^%d+ %d+ %d+ %d+ %d+ %d+$') then
-  return redis.error_reply('BADARG configure retention')
+if not string.find(bounds, '^%d+ %d+ %d+ %d+ %d+ %d+$') then
+  return redis.error_reply('BADARG configure bounds')
 end
 local known = redis.call('HMGET', meta, 'kind', 'retention')
 if kind ~= '-' then
@@ -26,6 +26,6 @@ end
 redis.call('HDEL', meta, '')
 if kind == 'data' then redis.call('HSET', meta, 'kind', kind) end
 if kind == '-' or not known[2] then
-  redis.call('HSET', meta, 'retention', retention, 'result_budget', results)
+  redis.call('HSET', meta, 'retention', bounds, 'result_budget', results)
 end
 return {'ok', kind}

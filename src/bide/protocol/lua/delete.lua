@@ -25,7 +25,8 @@
 -- @arg   unbegun   integer  1 if jobs that have not ended may go too
 -- @rest  id
 -- @reply ok, then per job: ok | active | unended | gone
--- @include clock find record retain ended event hint when term group depend hold
+-- @include clock locate run_record retention notify_waiters event wakeup due_time constraints
+-- @include group deps dedup_keys
 
 local TELL = 100
 
@@ -41,7 +42,7 @@ for i = rest, #ARGV do
     word = 'active'
   else
     local level, at
-    if unbegun == 1 then level, at = find.take_due(due, id) end
+    if unbegun == 1 then level, at = locate.take_due(due, id) end
     if level == group.GROUPED then group.leave(sets, touched, at, id) end
     if level or redis.call('ZREM', completed, id) == 1 or redis.call('ZREM', failed, id) == 1
       or redis.call('ZREM', cancelled, id) == 1
@@ -56,22 +57,23 @@ end
 if #done == 0 then return reply end
 local now = clock.now(meta)
 if next(touched) then group.turns(sets, touched, now) end
-hold.free(unique, terms, done)
-retain.forget(meta, {jobs, run, results, notes, terms}, done)
-local limits = retain.limits(meta)
+dedup_keys.free(unique, terms, done)
+retention.forget(meta, {jobs, run, results, notes, terms}, done)
+local limits = retention.limits(meta)
 local book = event.open(limits.listened, now)
 if book then
   for i = 1, #done do event.add(book, 'deleted', 'delete', done[i], '-', 0, 0, '') end
 end
 if limits.edges then
-  local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-    group = group, touched = {}, dropped = {}}
-  depend.removed(edges, done)
-  for _, id in ipairs(done) do depend.leave(sets, with, id) end
-  depend.tell(sets, with, done, TELL)
-  ended.tell(waiters, now, with.dropped)
-  if with.earliest then hint.due(wake, keep, with.earliest, now) end
-  if with.more then hint.push(wake, '-') end
+  local ctx = {now = now, book = book, event = event, run_record = run_record,
+    due_time = due_time, constraints = constraints, group = group,
+    touched = {}, dropped = {}}
+  deps.removed(edges, done)
+  for _, id in ipairs(done) do deps.leave(sets, ctx, id) end
+  deps.tell(sets, ctx, done, TELL)
+  notify_waiters.tell(waiters, now, ctx.dropped)
+  if ctx.earliest then wakeup.due(wake, keep, ctx.earliest, now) end
+  if ctx.more then wakeup.push(wake, '-') end
 end
 if book then event.write(meta, events, book) end
 return reply

@@ -14,14 +14,16 @@
 -- @reply ok now, then per job: when it is due, or 0 where its id exists
 -- @reply keys      a trash is left, so that all keys are needed; nothing was added
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
--- @include clock when hint weigh arrive
--- @later   sweep event durable gate
+-- @include clock due_time wakeup read_budget new_jobs
+-- @later   trash_sweep event durability rate_limit
 
 -- Adds first, so that a full server refuses the whole call and nothing of it.
-if not arrive.valid(when, ARGV, rest, 4) then return redis.error_reply('BADARG enqueue rest') end
+if not new_jobs.valid(due_time, ARGV, rest, 4) then
+  return redis.error_reply('BADARG enqueue rest')
+end
 if wanted ~= '' then
-  if not durable.valid(wanted) then return redis.error_reply('BADARG enqueue wanted') end
-  local lack = durable.lacks(wanted)
+  if not durability.valid(wanted) then return redis.error_reply('BADARG enqueue wanted') end
+  local lack = durability.lacks(wanted)
   if lack then return {'cannot', lack} end
 end
 
@@ -29,18 +31,20 @@ local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'listened', 'limited', 'trash')
 local one = not due[2] and due[1]
 if one and set[3] then return {'keys'} end
-local is_new = arrive.store(meta, jobs, trash, {run, notes, terms}, weigh, sweep, ARGV, rest, 4)
+local stores = {run, notes, terms}
+local is_new = new_jobs.store(meta, jobs, trash, stores, read_budget, trash_sweep, ARGV, rest, 4)
 local book = set[1] and event.open(set[1], now)
 local reply = {'ok', now}
 local earliest
 local adds = {}
-local asked, us, score -- of the job before; the score as text, once two are due alike: see `when`
+-- Of the job before; the score as text, once two are due alike: see `due_time`.
+local asked, us, score
 for i = rest, #ARGV, 4 do
   local at = 0
   if is_new[i] then
     if ARGV[i + 1] ~= asked then
       asked = ARGV[i + 1]
-      us, score = when.us(asked, now)
+      us, score = due_time.us(asked, now)
     elseif score == us then
       score = string.format('%.0f', us)
     end
@@ -68,6 +72,6 @@ for set, add in pairs(adds) do
   redis.call('ZADD', set, unpack(add))
 end
 if book then event.write(meta, events, book) end
-if earliest and set[2] then earliest = gate.earliest(meta, earliest, now) end
-if earliest then hint.due(wake, keep, earliest, now) end
+if earliest and set[2] then earliest = rate_limit.earliest(meta, earliest, now) end
+if earliest then wakeup.due(wake, keep, earliest, now) end
 return reply

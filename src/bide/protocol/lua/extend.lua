@@ -8,14 +8,14 @@
 -- @arg   lease_us  integer  how long from now
 -- @rest  id token
 -- @reply ok now, then per job: ok | asked (renewed, but its end was asked for) | lost | gone
--- @include clock record
+-- @include clock run_record
 
 local ids = {}
 for i = rest, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 if #ids == 0 then return redis.error_reply('BADARG extend rest') end
 
 local now = clock.now(meta)
-local lease_score = string.format('%.0f', now + lease_us) -- once, as `when.us` says
+local lease_score = string.format('%.0f', now + lease_us) -- once, as `due_time.us` says
 local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
@@ -24,7 +24,7 @@ for k, id in ipairs(ids) do
   local word = 'lost'
   if not lines[k] then
     word = 'gone'
-  elseif leases[k] and record.stamp(lines[k]) == ARGV[rest + 2 * k - 1] .. '-' then
+  elseif leases[k] and run_record.stamp(lines[k]) == ARGV[rest + 2 * k - 1] .. '-' then
     word = asks and asks[k] and 'asked' or 'ok'
     mine[#mine + 1] = id
     renewed[#renewed + 1] = lease_score

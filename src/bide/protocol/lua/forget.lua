@@ -1,4 +1,4 @@
--- forget: remove what is left of a queue that holds nothing and that nobody serves.
+-- forget: remove what is left of a queue that holds nothing and has no worker.
 -- @key   meta       looks, removes
 -- @key   due        counts, removes
 -- @key   jobs       counts, removes
@@ -37,7 +37,7 @@
 -- @reply holds, then what and how many    nothing was removed
 -- @include clock
 
--- what: pending (delayed, waiting, blocked, or set aside by `empty`), active, ended; schedules;
+-- what: pending (delayed, waiting, blocked, or set aside by `purge`), active, ended; schedules;
 -- groups (with settings); edges (news for jobs of other queues); paused; limits; aside (keys that
 -- `bide fsck` has moved there); served (by how many who wait for its jobs)
 local GRACE = 50000 -- by which a worker that lives may look later than it has promised

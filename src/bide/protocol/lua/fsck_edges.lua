@@ -1,4 +1,4 @@
--- fsck_edges: look at a piece of what jobs wait for, and mend what would keep one waiting for ever.
+-- fsck_edges: check a piece of what jobs wait for; repair what would keep a job waiting forever.
 -- @key   meta       marks
 -- @key   due        looks
 -- @key   jobs       looks
@@ -14,7 +14,7 @@
 -- @arg   limit      integer  how many to look at, about
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock depend hint
+-- @include clock deps wakeup
 
 if not string.find(cursor, '^%d+$') then return redis.error_reply('BADARG fsck_edges cursor') end
 local FORMS = {'^>([^%s{}]+) (%S+)$', '^<([^%s{}]+) (%S+)$', '^!([^%s{}]+) ([CFX])$',
@@ -34,16 +34,16 @@ end
 
 local function is_blocked(id) return redis.call('ZSCORE', blocked, id) end
 
--- What `empty` has set aside: it is seen to when it is swept.
+-- What `purge` has set aside: it is seen to when it is swept.
 local function is_aside(id)
-  return redis.call('HEXISTS', jobs, id) == 1 and not depend.states(sets, {id})[id]
+  return redis.call('HEXISTS', jobs, id) == 1 and not deps.states(sets, {id})[id]
 end
 
--- Whether the parent has ended, and nobody has been asked to tell its children; how it has ended.
+-- Whether the parent has ended without a mark that has its children told; and how it has ended.
 local function is_silent(parent)
-  if depend.is_marked(edges, parent) then return false end
+  if deps.is_marked(edges, parent) then return false end
   if is_aside(parent) then return false, 'X' end
-  local state = depend.states(sets, {parent})[parent] or 'X'
+  local state = deps.states(sets, {parent})[parent] or 'X'
   return state ~= 'live', state
 end
 
@@ -55,7 +55,7 @@ end
 local function remove(member) redis.call('ZREM', edges, member) end
 
 local function check_child(child, parent, member)
-  local is_remote = depend.is_remote(parent)
+  local is_remote = deps.is_remote(parent)
   if not is_blocked(child) then
     if is_remote or not redis.call('ZSCORE', edges, '>' .. parent .. ' ' .. child) then
       local what = 'waits for ' .. parent .. ', and is not blocked'
@@ -78,7 +78,7 @@ local function check_child(child, parent, member)
 end
 
 local function check_parent(parent, child, member)
-  if not depend.is_remote(child) and is_blocked(child)
+  if not deps.is_remote(child) and is_blocked(child)
     and not redis.call('ZSCORE', edges, '<' .. child .. ' ' .. parent) then
     if tell(child, 'is told by ' .. parent .. ', and does not wait for it', 'is told no more') then
       remove(member)
@@ -112,9 +112,11 @@ for i = 1, #found, 2 do
     check_parent(a, b, member)
   elseif form == 2 then
     check_child(a, b, member)
-  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 and not depend.is_marked(edges, a) then
-    if tell(a, 'is kept for ' .. b .. ', and is no job', 'is kept no more') then remove(member) end
+  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 and not deps.is_marked(edges, a) then
+    if tell(a, 'is kept for ' .. b .. ', and does not exist', 'is kept no more') then
+      remove(member)
+    end
   end
 end
-if wakes then hint.push(wake, '-') end
+if wakes then wakeup.push(wake, '-') end
 return reply

@@ -5,7 +5,7 @@
 -- @key   active  looks
 -- @key   order   looks, removes
 -- @key   held    looks, removes
--- @key   groups  looks, makes anew, removes
+-- @key   groups  looks, rewrites, removes
 -- @key   turns   looks, moves markers
 -- @key   trash   looks
 -- @key   wake    hints when a group has its turn
@@ -14,7 +14,7 @@
 -- @arg   limit   integer  how many to look at, about
 -- @arg   repair  integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock evidence hint group
+-- @include clock fsck_record wakeup group
 
 -- That a job is missing in `order` or `held`, `fsck_jobs` finds. No group is lost: what is removed
 -- is of no job.
@@ -29,7 +29,7 @@ end
 local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
 local trashed = redis.call('EXISTS', trash[group.GROUPED]) == 1
 local set = redis.call('HMGET', meta, 'clock', 'rewound_until')
-local latest = evidence.latest(now, set[1], set[2])
+local latest = fsck_record.latest(now, set[1], set[2])
 -- Removes first, because a full server refuses what adds before.
 if repair == 1 then redis.call('HDEL', meta, '') end
 
@@ -66,7 +66,7 @@ local function check_order(entry)
   if due_us and group.entry(name, due_us, id) == entry and tonumber(at) == due_us
     and is_of(name, id) then
     check_record(name)
-  elseif tell('order', id or entry, 'is no job of ' .. (name or '?') .. ' that waits, or not then',
+  elseif tell('order', id or entry, 'no such job of ' .. (name or '?') .. ' waits, or not then',
     'the entry is removed') then
     redis.call('ZREM', order, entry)
     if name then touch(name) end
@@ -77,7 +77,7 @@ local function check_held(entry)
   local name, id = string.match(entry, '^(%S+) (%S+)$')
   if id and redis.call('ZSCORE', active, id) and is_of(name, id) then
     check_record(name)
-  elseif tell('held', id or entry, 'is no job of ' .. (name or '?') .. ' that runs',
+  elseif tell('held', id or entry, 'no such job of ' .. (name or '?') .. ' runs',
     'counts no longer') then
     redis.call('ZREM', held, entry)
     if name then touch(name) end
@@ -95,37 +95,37 @@ local function next_due(name)
 end
 
 local function check_group(name, text)
-  local f = group.parse(text, name)
-  if not f.is_known then
-    if tell('groups', name, 'what is noted of it cannot be read', 'is noted anew') then
+  local grp = group.parse(text, name)
+  if not grp.is_known then
+    if tell('groups', name, 'its record cannot be read', 'its record is rewritten') then
       touch(name)
     end
     return
   end
   local at, running = next_due(name), group.running(sets, name)
-  local is_idle = not at and running == 0 and f.set == 0 and f.paused == 0 and not f.rate
+  local is_idle = not at and running == 0 and grp.set == 0 and grp.paused == 0 and not grp.rate
   local says
   if is_idle and not trashed then
     says = 'has no jobs, and is noted'
   elseif not is_idle then
-    local may_begin = at and f.paused == 0 and running < group.limit(f)
-    local has_marker = f.level > 0 and redis.call('ZSCORE', turns, group.marker(f))
+    local may_begin = at and grp.paused == 0 and running < group.limit(grp)
+    local has_marker = grp.level > 0 and redis.call('ZSCORE', turns, group.marker(grp))
     if may_begin and not has_marker then
       says = 'may begin a job, and has no marker'
-    elseif not may_begin and f.level > 0 and (at or has_marker or not trashed) then
+    elseif not may_begin and grp.level > 0 and (at or has_marker or not trashed) then
       says = 'may begin no job, and has a marker'
-    elseif may_begin and ((f.level ~= group.ALONE and f.level ~= 10 - f.priority)
-      or f.turn > math.max(at, latest, f.free)) then
+    elseif may_begin and ((grp.level ~= group.ALONE and grp.level ~= 10 - grp.priority)
+      or grp.turn > math.max(at, latest, grp.free)) then
       says = 'has its marker in a wrong place'
     end
   end
-  if says and tell('groups', name, says, 'is noted anew') then touch(name) end
+  if says and tell('groups', name, says, 'its record is rewritten') then touch(name) end
 end
 
 local function check_turn(marker)
   local name = string.match(marker, '^%l %d+ (%S+)$')
-  local f = name and group.read(sets, name)
-  if f and f.level > 0 and group.marker(f) == marker then return end
+  local grp = name and group.read(sets, name)
+  if grp and grp.level > 0 and group.marker(grp) == marker then return end
   if tell('turns', name or marker, 'has a marker that it should not have', 'it is removed') then
     redis.call('ZREM', turns, marker)
     if name then touch(name) end
@@ -145,5 +145,5 @@ for i = 1, #scanned[2], 2 do
     end
   end
 end
-if repair == 1 and group.turns(sets, touched, now) then hint.push(wake, '-') end
+if repair == 1 and group.turns(sets, touched, now) then wakeup.push(wake, '-') end
 return reply

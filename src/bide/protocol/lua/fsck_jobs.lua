@@ -27,8 +27,8 @@
 -- @arg   limit      integer  how many to look at, about
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock record evidence retain noting ended hint weigh term group regroup depend
--- @include expire
+-- @include clock run_record fsck_record retention history notify_waiters wakeup read_budget
+-- @include constraints group fsck_group deps expire
 
 -- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
 -- is told once. What is found holds: nothing moves while a script runs.
@@ -52,14 +52,14 @@ end
 local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'large', 'own', 'lease_us', 'listened', 'clock',
   'rewound_until')
-local latest = evidence.latest(now, set[5], set[6])
-local lease_us = math.min(evidence.moment(set[3], 1, DAY) or LEASE, DAY)
+local latest = fsck_record.latest(now, set[5], set[6])
+local lease_us = math.min(fsck_record.moment(set[3], 1, DAY) or LEASE, DAY)
 -- The server reads what is stored along with its ids; notes are read line by line, too.
 if part == 'notes' then limit = math.min(limit, 10) end
 local is_heavy = part == 'results' or part == 'notes' or part == 'jobs' and set[1]
 local scanned
 if is_heavy then
-  scanned = weigh.scan(key, cursor, limit)
+  scanned = read_budget.scan(key, cursor, limit)
 elseif stores[part] then
   scanned = redis.call('HSCAN', key, cursor, 'COUNT', limit)
 else
@@ -72,7 +72,7 @@ local reply = {'ok', now, scanned[1]}
 local has_moved, wakes = false, false
 local in_groups = {due = due, order = order, held = held, groups = groups, turns = turns}
 local touched = {}
-local of -- the group of the job that is judged, or nil
+local grp -- the group of the job that is judged, or nil
 local function tell(kind, id, says, fix)
   for _, word in ipairs({kind, id, says, fix}) do reply[#reply + 1] = word end
   return repair == 1
@@ -114,12 +114,12 @@ local function find(ids)
   return listed, aside
 end
 
-local function level_of(f, i) return of and group.GROUPED or evidence.level(f, i) end
+local function level_of(rec, i) return grp and group.GROUPED or fsck_record.level(rec, i) end
 
 -- Where a job goes that is put into a state.
-local function place_in(state, f, score)
+local function place_in(state, rec, score)
   if state == 'due' then
-    local at = level_of(f)
+    local at = level_of(rec)
     return {state = state, level = at, key = due[at], score = score or now,
       label = label_of(at)}
   end
@@ -130,15 +130,15 @@ local function move(id, places, to)
   if repair == 0 then return to end
   for _, place in ipairs(places) do
     redis.call('ZREM', place.key, id)
-    regroup.leave(in_groups, group, of, place, id)
+    fsck_group.leave(in_groups, group, grp, place, id)
   end
   redis.call('ZADD', to.key, to.score, id)
-  regroup.enter(in_groups, group, of, to, id)
+  fsck_group.enter(in_groups, group, grp, to, id)
   has_moved = true
   if to.state == 'due' then
     wakes = true
   elseif to.state ~= 'active' and to.state ~= 'blocked' then
-    ended.tell(waiters, now, {id})
+    notify_waiters.tell(waiters, now, {id})
   end
   return to
 end
@@ -150,35 +150,35 @@ local function becomes(state)
   return 'is put among the ' .. state
 end
 
-local function write(id, f) redis.call('HSET', run, id, record.format(f.head, f)) end
+local function write(id, rec) redis.call('HSET', run, id, run_record.format(rec.head, rec)) end
 
 -- Of several sets the one that the record tells of, else the one in which least can be lost.
-local function choose(places, f)
-  local wanted = f and evidence.state(f)
+local function choose(places, rec)
+  local wanted = rec and fsck_record.state(rec)
   local states = {wanted or 'due', unpack(LIKELY)}
   for _, state in ipairs(states) do
     local first
     for _, place in ipairs(places) do
       if place.state == state then
-        if not first or place.level == level_of(f) then first = place end
+        if not first or place.level == level_of(rec) then first = place end
       end
     end
     if first then return first end
   end
 end
 
-local function check_score(id, here, f)
+local function check_score(id, here, rec)
   local least, most, fix = math.min(EARLIEST, now), LAST, now
   if here.state == 'active' then
     fix = now + lease_us
     most = now + 100 * 366 * DAY
   elseif here.state ~= 'due' then
     least = -LAST
-    if not (f and f.ended) then most = latest + DAY end
+    if not (rec and rec.ended) then most = latest + DAY end
   end
-  if evidence.moment(here.score, least, most) then return end
-  if tell('score', id, 'its score in ' .. name(here) .. ' is no time: ' .. here.score,
-    here.state == 'active' and 'its lease begins anew' or 'becomes now') then
+  if fsck_record.moment(here.score, least, most) then return end
+  if tell('score', id, 'its score in ' .. name(here) .. ' is not a time: ' .. here.score,
+    here.state == 'active' and 'its lease starts now' or 'becomes now') then
     redis.call('ZADD', here.key, fix, id)
     here.score = fix
     wakes = wakes or here.state == 'due'
@@ -187,8 +187,9 @@ end
 
 -- A job that the sets list, or that has a body: what is wrong with it.
 local function judge(id, listed, aside, line, asked_of)
-  of = asked_of and term.is_one(asked_of) and group.touch(in_groups, touched, asked_of) or nil
-  local f, is_odd = evidence.read(record, line, now)
+  grp = asked_of and constraints.is_one(asked_of)
+    and group.touch(in_groups, touched, asked_of) or nil
+  local rec, is_odd = fsck_record.read(run_record, line, now)
   local has_body = redis.call('HEXISTS', jobs, id) == 1
   if #listed == 0 and #aside > 0 then
     if #aside > 1 and tell('sets', id, 'is in the trash more than once', 'is in it once') then
@@ -202,13 +203,13 @@ local function judge(id, listed, aside, line, asked_of)
   end
   local here = listed[1]
   if not here then
-    local state = f and evidence.state(f) or 'due'
-    if state == 'due' and depend.waits(edges, id) then state = 'blocked' end
-    here = place_in(state, f)
+    local state = rec and fsck_record.state(rec) or 'due'
+    if state == 'due' and deps.waits(edges, id) then state = 'blocked' end
+    here = place_in(state, rec)
     tell('unlisted', id, 'has a body, and no set lists it', becomes(state))
     move(id, {}, here)
   elseif #listed > 1 then
-    here = choose(listed, f)
+    here = choose(listed, rec)
     local others = {}
     for _, place in ipairs(listed) do
       if place ~= here then others[#others + 1] = place end
@@ -216,7 +217,7 @@ local function judge(id, listed, aside, line, asked_of)
     if tell('sets', id, 'is in ' .. names(listed), 'stays in ' .. name(here) .. ' alone') then
       for _, place in ipairs(others) do
         redis.call('ZREM', place.key, id)
-        regroup.leave(in_groups, group, of, place, id)
+        fsck_group.leave(in_groups, group, grp, place, id)
       end
       has_moved = true
     end
@@ -224,46 +225,46 @@ local function judge(id, listed, aside, line, asked_of)
   local places = {here}
 
   if is_odd and tell('record', id, 'its run record cannot be read',
-    f and 'what can be read of it is kept' or 'is removed') then
-    if f then write(id, f) else redis.call('HDEL', run, id) end
+    rec and 'what can be read of it is kept' or 'is removed') then
+    if rec then write(id, rec) else redis.call('HDEL', run, id) end
   end
-  if not f and here.state == 'active' then
+  if not rec and here.state == 'active' then
     tell('record', id, 'is active without a run record', becomes('due'))
     here = move(id, places, place_in('due', nil))
     places = {here}
-  elseif f and not evidence.allows(f, here.state) then
-    local state = evidence.state(f)
+  elseif rec and not fsck_record.allows(rec, here.state) then
+    local state = fsck_record.state(rec)
     tell('outcome', id, 'is ' .. name(here) .. ', but its run record says '
-      .. evidence.stamp(f) .. ', which is ' .. state, becomes(state))
-    here = move(id, places, place_in(state, f))
+      .. fsck_record.stamp(rec) .. ', which is ' .. state, becomes(state))
+    here = move(id, places, place_in(state, rec))
     places = {here}
   end
-  if not f and (here.state == 'completed' or here.state == 'failed'
-    or noting.tells_of_runs(redis.call('HGET', notes, id))) then
-    f = record.unclaimed(10 - evidence.level(nil, here.level), now)
-    if here.state == 'completed' then f.head = record.settled(f.head, 'C') end
-    if here.state == 'failed' then f.head = record.settled(f.head, 'F') end
+  if not rec and (here.state == 'completed' or here.state == 'failed'
+    or history.tells_of_runs(redis.call('HGET', notes, id))) then
+    rec = run_record.unclaimed(10 - fsck_record.level(nil, here.level), now)
+    if here.state == 'completed' then rec.head = run_record.settled(rec.head, 'C') end
+    if here.state == 'failed' then rec.head = run_record.settled(rec.head, 'F') end
     if tell('record', id, 'is ' .. name(here) .. ' and its run record is lost',
       'has one again, that knows of no attempt') then
-      write(id, f)
+      write(id, rec)
     end
   end
-  if here.state == 'due' and here.level ~= level_of(f, here.level) then
-    local to = place_in('due', f, here.score)
+  if here.state == 'due' and here.level ~= level_of(rec, here.level) then
+    local to = place_in('due', rec, here.score)
     tell('level', id, 'is in ' .. name(here) .. ', but belongs in ' .. name(to), 'moves there')
     here = move(id, places, to)
     places = {here}
   end
-  if here.state == 'blocked' and not depend.waits(edges, id) then
+  if here.state == 'blocked' and not deps.waits(edges, id) then
     tell('edges', id, 'is blocked, and waits for nothing', becomes('due'))
-    here = move(id, places, place_in('due', f))
+    here = move(id, places, place_in('due', rec))
     places = {here}
   end
-  check_score(id, here, f)
-  if not regroup.is_known(in_groups, group, of, here, id)
+  check_score(id, here, rec)
+  if not fsck_group.is_known(in_groups, group, grp, here, id)
     and tell('group', id, 'its group does not know that it is ' .. name(here),
       'knows it again') then
-    regroup.enter(in_groups, group, of, here, id)
+    fsck_group.enter(in_groups, group, grp, here, id)
   end
 
   if not has_body then
@@ -271,22 +272,22 @@ local function judge(id, listed, aside, line, asked_of)
       here.state == 'due' and 'has failed, with that as its reason' or 'has an empty one')
     if repair == 1 then redis.call('HSET', jobs, id, '') end
     if here.state == 'due' then
-      f = f or record.unclaimed(10 - evidence.level(nil, here.level), now)
-      f.head = record.settled(f.head, 'F')
-      here = move(id, places, place_in('failed', f))
+      rec = rec or run_record.unclaimed(10 - fsck_record.level(nil, here.level), now)
+      rec.head = run_record.settled(rec.head, 'F')
+      here = move(id, places, place_in('failed', rec))
       if repair == 1 then
-        write(id, f)
+        write(id, rec)
         redis.call('HSET', notes, id,
-          noting.add(redis.call('HGET', notes, id), noting.error(f, now, WHY_NO_BODY)))
+          history.add(redis.call('HGET', notes, id), history.error(rec, now, WHY_NO_BODY)))
       end
     end
-  elseif not set[1] and redis.call('HSTRLEN', jobs, id) > weigh.LARGE then
+  elseif not set[1] and redis.call('HSTRLEN', jobs, id) > read_budget.LARGE then
     set[1] = '1'
     if tell('mark', id, 'its body is large, and the queue is not marked so', 'is marked') then
       redis.call('HSET', meta, 'large', 1)
     end
   end
-  if f and f.ended and not set[2] then
+  if rec and rec.ended and not set[2] then
     set[2] = '1'
     if tell('mark', id, 'is kept for a time of its own, and the queue is not marked so',
       'is marked') then
@@ -295,7 +296,7 @@ local function judge(id, listed, aside, line, asked_of)
   end
   if here.state ~= 'completed' and redis.call('HEXISTS', results, id) == 1
     and tell('result', id, 'has a result, but is ' .. name(here), 'its result is removed') then
-    retain.uncount(meta, results, {id})
+    retention.uncount(meta, results, {id})
     redis.call('HDEL', results, id)
   end
 end
@@ -311,10 +312,10 @@ local function check_aside(id, state, score)
   elseif part == 'waiters' and state and state ~= 'due' and state ~= 'active'
     and state ~= 'blocked' then
     if tell('waiters', id, 'is waited for, and has ended', 'is told, and forgotten') then
-      ended.tell(waiters, now, {id})
+      notify_waiters.tell(waiters, now, {id})
     end
-  elseif not evidence.moment(score, math.min(EARLIEST, now), now + 100 * 366 * DAY) then
-    if tell('score', id, 'its score in ' .. part .. ' is no time: ' .. score,
+  elseif not fsck_record.moment(score, math.min(EARLIEST, now), now + 100 * 366 * DAY) then
+    if tell('score', id, 'its score in ' .. part .. ' is not a time: ' .. score,
       part == 'asked' and 'becomes now' or 'is forgotten') then
       if part == 'asked' then
         redis.call('ZADD', asked, now, id)
@@ -333,33 +334,33 @@ local function check_bodiless(id, listed, aside, line, asked_of)
   elseif #aside == 0 or part == 'trash' then
     if tell('orphan', id, 'is in ' .. part .. ', and there is no such job', 'is removed') then
       redis.call('ZREM', trash[math.max(level, 1)], id)
-      retain.forget(meta, {jobs, run, results, notes, terms}, {id})
+      retention.forget(meta, {jobs, run, results, notes, terms}, {id})
     end
   end
 end
 
 local function check_notes(id, text)
-  local mended = evidence.notes(text)
+  local mended = fsck_record.notes(text)
   if mended and tell('notes', id, 'some of its notes cannot be read', 'they are removed') then
     if mended == '' then
       redis.call('HDEL', notes, id)
     else
-      redis.call('HSET', notes, id, noting.add(false, mended))
+      redis.call('HSET', notes, id, history.add(false, mended))
     end
   end
 end
 
 local function check_terms(id, line, listed, run_line)
-  if not term.is_one(line) then
+  if not constraints.is_one(line) then
     if tell('terms', id, 'its terms cannot be read', 'they are removed') then
       redis.call('HDEL', terms, id)
     end
     return
   end
   local here = listed[1]
-  local by = here and here.state == 'due' and term.begins_by(line, tonumber(here.score))
+  local by = here and here.state == 'due' and constraints.begins_by(line, tonumber(here.score))
   if by and not redis.call('ZSCORE', expiring, id)
-    and expire.is_unbegun(record.parse(run_line)) -- else it is looked at once more, and left out
+    and expire.is_unbegun(run_record.parse(run_line)) -- else a claim looks once more, and skips it
     and tell('terms', id, 'is to begin by a time, and is not in expiring', 'is put there') then
     redis.call('ZADD', expiring, by, id)
     wakes = true
@@ -395,7 +396,7 @@ for first = 1, #ids, CHUNK do
   end
 end
 if repair == 1 and group.turns(in_groups, touched, now) then wakes = true end
-if wakes then hint.push(wake, '-') end
--- Nobody is told of each: whoever listens sees that something is missing, and looks.
+if wakes then wakeup.push(wake, '-') end
+-- There is no event for each: a listener sees a gap, and reads the jobs again.
 if has_moved and set[4] then redis.pcall('HINCRBY', meta, 'told', 1) end
 return reply

@@ -39,7 +39,7 @@
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @rest  field form
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock evidence hold
+-- @include clock fsck_record dedup_keys
 
 -- field, form: what `meta` may hold, and the pattern of its value
 local DAY = 86400000000
@@ -53,7 +53,7 @@ local now = clock.now(meta)
 local latest = now -- not what `meta` says, while its type is in doubt
 if part ~= 'types' then
   local set = redis.call('HMGET', meta, 'clock', 'rewound_until')
-  latest = evidence.latest(now, set[1], set[2])
+  latest = fsck_record.latest(now, set[1], set[2])
 end
 -- Removes first, because a full server refuses what adds before.
 if repair == 1 and part ~= 'types' then redis.call('HDEL', meta, '') end
@@ -181,10 +181,10 @@ local function check_events()
   local until_us, opened = string.match(set[1] or '', '^(%d+) (%d+)$')
   local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
   local is_open = opened and tonumber(until_us) > now
-  local told = evidence.moment(string.match(set[2] or '', '^%d+$'), 0, FAR) or 0
+  local told = fsck_record.moment(string.match(set[2] or '', '^%d+$'), 0, FAR) or 0
   local says
   if is_open and redis.call('EXISTS', listeners) == 0 then
-    says = 'is held open by nobody'
+    says = 'is open, and has no listener'
   elseif last then
     local last_opened, last_n = string.match(last[1], '^(%d+)-(%d+)$')
     if opened and (last_opened ~= opened or tonumber(last_n) > told) then
@@ -206,8 +206,8 @@ local function check_promises(where, most)
   for i = 1, #scanned[2], 2 do
     local who, score = scanned[2][i], scanned[2][i + 1]
     local says
-    if not evidence.moment(score, math.min(0, now), latest + most) then
-      says = 'its score is no time that it could be: ' .. score
+    if not fsck_record.moment(score, math.min(0, now), latest + most) then
+      says = 'its score is not a possible time: ' .. score
     elseif tonumber(score) < now - 7 * DAY then
       says = 'was over a week ago'
     elseif part == 'park' and redis.call('ZSCORE', keep, who) then
@@ -226,7 +226,7 @@ local function check_claims()
     local says
     if not at then
       says = 'what it took last cannot be read'
-    elseif not evidence.moment(at, 0, latest + DAY) then
+    elseif not fsck_record.moment(at, 0, latest + DAY) then
       says = 'it took something at a time that lies too far ahead: ' .. at
     end
     if says and tell('claims', who, says, 'is removed') then redis.call('HDEL', claims, who) end
@@ -245,9 +245,9 @@ local function check_each(where, judge)
 end
 
 local function judge_entry(field, text)
-  local entry = hold.read(text)
+  local entry = dedup_keys.read(text)
   if not entry or not string.find(field, '^[udtg]:') then return 'who holds it cannot be read' end
-  if not evidence.moment(string.match(text, '^%S+ %w+ (%d+)'), 0, latest + DAY) then
+  if not fsck_record.moment(string.match(text, '^%S+ %w+ (%d+)'), 0, latest + DAY) then
     return 'it came at a time that lies too far ahead'
   end
 end
@@ -255,7 +255,7 @@ end
 local function judge_folded(_, text)
   local at = string.match(text, '^(%d+) %l+ %d+ %S+$')
   if not at then return 'what it came to cannot be read' end
-  if not evidence.moment(at, 0, latest + DAY) then
+  if not fsck_record.moment(at, 0, latest + DAY) then
     return 'it came at a time that lies too far ahead'
   end
 end

@@ -4,7 +4,7 @@
 -- @arg   limit   integer  how many to look at, about
 -- @arg   repair  integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include evidence
+-- @include fsck_record
 
 local DAY = 86400000000
 local time = redis.call('TIME')
@@ -26,11 +26,11 @@ if repair == 1 then redis.call('HDEL', queues, '') end -- for a full server
 for i = 1, #scanned[2], 2 do
   local name, at = scanned[2][i], scanned[2][i + 1]
   if not string.find(name, '^[^%s%c{}]+$') or #name > 128 then
-    if tell('queues', name, 'is no name that a queue can have', 'is removed') then
+    if tell('queues', name, 'is not a valid name of a queue', 'is removed') then
       redis.call('HDEL', queues, name)
     end
-  elseif not evidence.moment(at, 0, now + DAY) then
-    if tell('queues', name, 'when it was first used is no time: ' .. string.sub(at, 1, 40),
+  elseif not fsck_record.moment(at, 0, now + DAY) then
+    if tell('queues', name, 'the time of its first use is invalid: ' .. string.sub(at, 1, 40),
       'becomes now') then
       redis.call('HSET', queues, name, now)
     end

@@ -9,7 +9,7 @@
 -- @arg   limit      integer  how many to look at, about
 -- @arg   repair     integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock hint timetable weigh
+-- @include clock wakeup schedule_record read_budget
 
 -- A schedule that wants more times is looked at again and again, this far apart.
 local SOON = 60000000
@@ -26,7 +26,7 @@ if part == 'schedules' then
 elseif part == 'schedule' then
   scanned = redis.call('HSCAN', where, cursor, 'COUNT', limit)
 else
-  scanned = weigh.scan(where, cursor, limit)
+  scanned = read_budget.scan(where, cursor, limit)
 end
 -- Removes first, because a full server refuses what adds before.
 if repair == 1 then redis.call('HDEL', meta, '') end
@@ -37,9 +37,9 @@ local function tell(id, says, fix)
 end
 
 local function check_record(name, line)
-  local f = timetable.parse(line)
+  local sched = schedule_record.parse(line)
   local says
-  if not f then
+  if not sched then
     says = 'cannot be read'
   elseif redis.call('HEXISTS', scheduled, name) == 0 then
     says = 'has lost the body of its jobs'
@@ -52,11 +52,11 @@ local function check_record(name, line)
     end
     return
   end
-  local wanted = timetable.score(f, now, 0)
+  local wanted = schedule_record.score(sched, now, 0)
   local score = tonumber(redis.call('ZSCORE', schedules, name))
-  local asks = wanted and not f.times[1]
+  local asks = wanted and not sched.times[1]
   if not wanted and score then
-    if tell(name, 'is ' .. (f.paused == 1 and 'paused' or 'over') .. ', and is to fire',
+    if tell(name, 'is ' .. (sched.paused == 1 and 'paused' or 'over') .. ', and is to fire',
       'is not to fire any more') then
       redis.call('ZREM', schedules, name)
     end
@@ -64,7 +64,7 @@ local function check_record(name, line)
     and (not score or (asks and score > now + SOON) or (not asks and score ~= wanted)) then
     if tell(name, 'is not to fire when it says', 'fires when it says') then
       redis.call('ZADD', schedules, wanted, name)
-      hint.push(wake, '-')
+      wakeup.push(wake, '-')
     end
   end
 end
@@ -87,7 +87,7 @@ if cursor == '0' and part == 'schedule' and #scanned[2] > 0
   and redis.call('HEXISTS', meta, 'scheduled') == 0 then
   if tell('', 'are there, and meta does not say so', 'is said') then
     redis.call('HSET', meta, 'scheduled', 1)
-    hint.push(wake, '-')
+    wakeup.push(wake, '-')
   end
 end
 return reply

@@ -4,9 +4,9 @@
 -- @arg   limit    integer  how many to look at, about
 -- @arg   repair   integer  1 to mend what is found, 0 only to say it
 -- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include evidence
+-- @include fsck_record
 
--- Whoever lives says so again within seconds, so that nothing is lost by it.
+-- A live worker sends its next heartbeat within seconds, so nothing is lost.
 local DAY = 86400000000
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -23,7 +23,7 @@ for i = 1, #scanned[2], 2 do
   local says
   if not at then
     says = 'what it said of itself cannot be read'
-  elseif not evidence.moment(at, 0, now + DAY) then
+  elseif not fsck_record.moment(at, 0, now + DAY) then
     says = 'was seen at a time that lies too far ahead: ' .. at
   end
   if says then

@@ -12,7 +12,7 @@
 -- @arg   paused       text  1 or 0; - as it is
 -- @arg   rate         text  count, period in µs and burst; none; - as it is
 -- @reply ok
--- @include clock hint gate group
+-- @include clock wakeup rate_limit group
 
 if not string.find(name, '^[^%s%c{}]+$') or #name > 128 then
   return redis.error_reply('BADARG group_configure name')
@@ -32,18 +32,19 @@ local now = clock.now(meta)
 -- Removes first, because a full server refuses what adds before.
 redis.call('HDEL', meta, '')
 local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
-local f = group.read(sets, name)
-if concurrency ~= '-' then f.set = tonumber(concurrency) end
-if paused ~= '-' then f.paused = tonumber(paused) end
+local grp = group.read(sets, name)
+if concurrency ~= '-' then grp.set = tonumber(concurrency) end
+if paused ~= '-' then grp.paused = tonumber(paused) end
 if rate == 'none' then
-  f.rate, f.spent, f.free = nil, nil, 0
-elseif rate ~= '-' and rate ~= f.rate then
-  local before = gate.bucket(f.rate, f.spent, now)
-  f.rate, f.spent = rate, before and gate.carried(before) or string.format('%.0f 0 0', now)
-  local b = gate.bucket(f.rate, f.spent, now)
-  f.free = b.tokens < 1 and gate.refilled(b) or 0
+  grp.rate, grp.spent, grp.free = nil, nil, 0
+elseif rate ~= '-' and rate ~= grp.rate then
+  local before = rate_limit.bucket(grp.rate, grp.spent, now)
+  grp.rate = rate
+  grp.spent = before and rate_limit.carried(before) or string.format('%.0f 0 0', now)
+  local b = rate_limit.bucket(grp.rate, grp.spent, now)
+  grp.free = b.tokens < 1 and rate_limit.refilled(b) or 0
 end
-if f.set > 0 or f.paused == 1 or f.rate then redis.call('HSETNX', meta, 'groups', 1) end
-local turn = group.turn(sets, f, now)
-if turn then hint.due(wake, keep, turn, now) end
+if grp.set > 0 or grp.paused == 1 or grp.rate then redis.call('HSETNX', meta, 'groups', 1) end
+local turn = group.turn(sets, grp, now)
+if turn then wakeup.due(wake, keep, turn, now) end
 return {'ok'}

@@ -15,12 +15,13 @@ end
 local now = clock.now(meta)
 local sets = {held = held, groups = groups}
 local reply = {'ok', now, '0'}
-local function add(f)
-  local least, most = group.within(f.name)
+local function add(grp)
+  local least, most = group.within(grp.name)
   local all = redis.call('ZLEXCOUNT', order, least, most)
-  local later = redis.call('ZLEXCOUNT', order, string.format('[%s %017.0f', f.name, now + 1), most)
-  local words = {f.name, later, all - later, group.running(sets, f.name), f.priority,
-    group.limit(f), f.set, f.paused, f.rate or '', f.level > 0 and f.turn or 0}
+  local after_now = string.format('[%s %017.0f', grp.name, now + 1)
+  local later = redis.call('ZLEXCOUNT', order, after_now, most)
+  local words = {grp.name, later, all - later, group.running(sets, grp.name), grp.priority,
+    group.limit(grp), grp.set, grp.paused, grp.rate or '', grp.level > 0 and grp.turn or 0}
   for _, word in ipairs(words) do reply[#reply + 1] = word end
 end
 if name ~= '-' then

@@ -7,7 +7,7 @@
 -- @arg   count   integer  how many to look at, 1,000 at most
 -- @arg   shown   integer  of how many jobs of each worker the body is read
 -- @reply ok now next, then per worker: a list
--- @include clock record weigh
+-- @include clock run_record read_budget
 
 -- next: the `start` of the call that goes on; 0 where these are all
 -- list: worker, how many it holds, when the last of its leases ends; then of the jobs that it has
@@ -21,7 +21,7 @@ if #ids == 0 then return reply end
 local lines = redis.call('HMGET', run, unpack(ids))
 local found, workers = {}, {}
 for i, id in ipairs(ids) do
-  local since, name = record.holder(lines[i])
+  local since, name = run_record.holder(lines[i])
   name = name or '?'
   local one = found[name]
   if not one then
@@ -42,13 +42,13 @@ for i, id in ipairs(ids) do
   end
 end
 
-local room = weigh.room()
+local room = read_budget.room()
 local is_large = redis.call('HGET', meta, 'large')
 for _, name in ipairs(workers) do
   local one = found[name]
   local list, first = {name, one.held, tonumber(redis.call('ZSCORE', active, one.last))}, {}
   for i, job in ipairs(one.jobs) do first[i] = job.id end
-  if is_large then weigh.cut(room, jobs, first) end
+  if is_large then read_budget.cut(room, jobs, first) end
   local bodies = #first > 0 and redis.call('HMGET', jobs, unpack(first)) or {}
   for i, job in ipairs(one.jobs) do
     local n = #list

@@ -4,11 +4,11 @@
 -- @arg   first    integer  how many minutes ago the first began; 0 for this one
 -- @arg   count    integer  how many minutes, from the first on
 -- @reply ok now minute, then per minute a line, or nothing
--- @include clock minute
+-- @include clock latency
 
 local MOST = 1500
 local now = clock.now(meta)
-local begin = tonumber(minute.of(now)) - first
+local begin = tonumber(latency.of(now)) - first
 local reply = {'ok', now, begin}
 if count < 1 or count > MOST then return redis.error_reply('BADARG minutes count') end
 local names = {}
@@ -17,6 +17,6 @@ for _, line in ipairs(redis.call('HMGET', minutes, unpack(names))) do reply[#rep
 local at = tonumber(redis.call('HGET', minutes, 'this'))
 if at and at >= begin and at < begin + count then
   local i = 4 + at - begin
-  reply[i] = (reply[i] and reply[i] .. ' ' or '') .. minute.under_way(minutes)
+  reply[i] = (reply[i] and reply[i] .. ' ' or '') .. latency.under_way(minutes)
 end
 return reply

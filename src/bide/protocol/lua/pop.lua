@@ -33,8 +33,8 @@
 -- @reply ok now more refused lost, then per item: id body
 -- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
--- @include clock record hint reclaim recall retain weigh
--- @later   event sweep noting ended group when term depend hold
+-- @include clock run_record wakeup reclaim last_claims retention read_budget
+-- @later   event trash_sweep history notify_waiters group due_time constraints deps dedup_keys
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
@@ -64,14 +64,14 @@ if not calm_until then
 end
 
 -- The same call again: its reply was lost. What it took is still there, among the completed.
-local then_us, last_seq, last_ids = recall.last(claims, consumer)
+local then_us, last_seq, last_ids = last_claims.read(claims, consumer)
 if last_seq then
   if last_seq > seq then return {'stale'} end
   if last_seq == seq then
     local reply = {'ok', now, 1, 0, 0}
     for id in string.gmatch(last_ids, '%S+') do
       local line = redis.call('HGET', run, id)
-      local mine = record.parse(line)
+      local mine = run_record.parse(line)
       if not line then reply[5] = reply[5] + 1 end
       if mine and mine.worker == consumer and mine.started == then_us
         and redis.call('ZSCORE', completed, id) then
@@ -82,7 +82,7 @@ if last_seq then
     return reply
   end
 else
-  recall.forget_some(claims, now)
+  last_claims.forget_some(claims, now)
 end
 
 local stores = {jobs, run, results, notes, terms}
@@ -90,17 +90,18 @@ local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, act
   asked = asked, completed = completed, failed = failed, cancelled = cancelled, terms = terms,
   expiring = expiring, blocked = blocked, edges = edges,
   has_groups = set[11], order = order, held = held, groups = groups, turns = turns}
-local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-  group = group, touched = {}, dropped = {}, looks = LOOKS}
-local function free_keys(ids) hold.free(unique, terms, ids) end
-local again, given_up, reclaimed = reclaim.some(sets, record, noting, event, group, book, now,
+local ctx = {now = now, book = book, event = event, run_record = run_record,
+  due_time = due_time, constraints = constraints, group = group,
+  touched = {}, dropped = {}, looks = LOOKS}
+local function free_keys(ids) dedup_keys.free(unique, terms, ids) end
+local again, given_up, reclaimed = reclaim.some(sets, run_record, history, event, group, book, now,
   now >= calm_until and now or calm_from)
-if #given_up > 0 then ended.tell(waiters, now, given_up) end
+if #given_up > 0 then notify_waiters.tell(waiters, now, given_up) end
 if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
 if set[6] then
-  sweep.some(meta, trash, stores, SWEEP, function(ids, i)
+  trash_sweep.some(meta, trash, stores, SWEEP, function(ids, i)
     if set[11] and i == group.GROUPED then group.forget(sets, ids, now) end
-    if set[12] then depend.removed(edges, ids) end
+    if set[12] then deps.removed(edges, ids) end
   end)
 end
 
@@ -108,7 +109,7 @@ end
 -- are refused at once, because their notes are long.
 local ids, bodies, lines, scores, levels = {}, {}, {}, {}, {}
 local items, strangers, full = 0, 0, false
-local room = weigh.room()
+local room = read_budget.room()
 
 local function look(level)
   local from = 0
@@ -119,7 +120,7 @@ local function look(level)
     local some = {}
     for i = 1, #picked, 2 do some[#some + 1] = picked[i] end
     if #some == 0 then return end
-    local is_cut = set[10] and weigh.cut(room, jobs, some)
+    local is_cut = set[10] and read_budget.cut(room, jobs, some)
     if #some == 0 then full = true return end
     local read = redis.call('HMGET', jobs, unpack(some))
     local known = redis.call('HMGET', run, unpack(some))
@@ -147,7 +148,7 @@ if not set[1] then
   end
 end
 
--- Take. Whoever finds nothing but jobs is at the wrong queue, unless that was marked as one of
+-- Take. A consumer that finds only jobs is at the wrong queue, unless that is marked as a queue of
 -- data.
 local reply = {'ok', now, 0, 0, 0}
 local astray = strangers > 0 and items == 0 and set[9] ~= 'data'
@@ -158,7 +159,7 @@ end
 local removes, completes, fails, records, notes_add = {}, {}, {}, {}, {}
 local touched = {}
 local taken = {}
--- Once, for all that are alike, as `when.us` says.
+-- Once, for all that are alike, as `due_time.us` says.
 local now_score, fresh = string.format('%.0f', now), {}
 for i, id in ipairs(ids) do
   local level, body = levels[i], bodies[i]
@@ -168,18 +169,19 @@ for i, id in ipairs(ids) do
   if level == group.GROUPED then group.leave(sets, touched, scores[i], id) end
   if body then
     local line = lines[i]
-    local f = line and record.parse(line)
+    local rec = line and run_record.parse(line)
     local is_data = string.byte(body) == MARK
     local outcome = is_data and 'C' or 'F'
-    if f then
-      local token = math.max(now, tonumber(record.token(line)) + 1)
-      f.attempt, f.started, f.worker, f.alone = f.attempt + 1, now, consumer, 0
-      f.due = tonumber(scores[i])
-      line = record.format(record.settled(record.head(token, record.stamp(line)), outcome), f)
+    if rec then
+      local token = math.max(now, tonumber(run_record.token(line)) + 1)
+      rec.attempt, rec.started, rec.worker, rec.alone = rec.attempt + 1, now, consumer, 0
+      rec.due = tonumber(scores[i])
+      local head = run_record.head(token, run_record.stamp(line))
+      line = run_record.format(run_record.settled(head, outcome), rec)
     else
       local kind = outcome .. level
-      fresh[kind] = fresh[kind] or record.settled(record.fresh(now), outcome)
-        .. record.tail(math.max(LEVELS - level, 0), 1, 0, 0, 0, now, consumer)
+      fresh[kind] = fresh[kind] or run_record.settled(run_record.fresh(now), outcome)
+        .. run_record.tail(math.max(LEVELS - level, 0), 1, 0, 0, 0, now, consumer)
       line = fresh[kind] .. scores[i]
     end
     records[#records + 1] = id
@@ -189,7 +191,7 @@ for i, id in ipairs(ids) do
     add[#add + 1] = id
     if book then
       event.add(book, is_data and 'completed' or 'failed', 'pop', id, consumer,
-        f and f.attempt or 1, 0, is_data and '' or REFUSAL)
+        rec and rec.attempt or 1, 0, is_data and '' or REFUSAL)
     end
     if is_data then
       taken[#taken + 1] = id
@@ -197,21 +199,21 @@ for i, id in ipairs(ids) do
       reply[#reply + 1] = body
     else
       notes_add[#notes_add + 1] = id
-      notes_add[#notes_add + 1] = noting.add(redis.call('HGET', notes, id),
-        noting.error(record.parse(line) or record.unknown('', now), now, REFUSAL))
+      notes_add[#notes_add + 1] = history.add(redis.call('HGET', notes, id),
+        history.error(run_record.parse(line) or run_record.unknown('', now), now, REFUSAL))
     end
   end
 end
 for level, remove in pairs(removes) do redis.call('ZREM', due[level], unpack(remove)) end
 if next(touched) then group.turns(sets, touched, now) end
-if not astray then recall.note(claims, consumer, now, seq, taken) end
+if not astray then last_claims.note(claims, consumer, now, seq, taken) end
 
-local limits = retain.limits(meta)
+local limits = retention.limits(meta)
 if #records > 0 then redis.call('HSET', run, unpack(records)) end
 if #taken > 0 then
   redis.call('ZADD', completed, unpack(completes))
   redis.pcall('HINCRBY', meta, 'completed', #taken)
-  ended.tell(waiters, now, taken)
+  notify_waiters.tell(waiters, now, taken)
 end
 if #fails > 0 then
   redis.call('ZADD', failed, unpack(fails))
@@ -219,7 +221,7 @@ if #fails > 0 then
   redis.pcall('HINCRBY', meta, 'failed', #fails / 2)
   local failed_ids = {}
   for i = 2, #fails, 2 do failed_ids[#failed_ids + 1] = fails[i] end
-  ended.tell(waiters, now, failed_ids)
+  notify_waiters.tell(waiters, now, failed_ids)
   reply[4] = #failed_ids
   for _, id in ipairs(failed_ids) do given_up[#given_up + 1] = id end
 end
@@ -228,20 +230,20 @@ if set[12] then
   -- Jobs may wait for jobs that a consumer of data has met here; and for data, where the queue had
   -- jobs first and is marked as none of data.
   for _, id in ipairs(taken) do given_up[#given_up + 1] = id end
-  depend.tell(sets, with, given_up, TELL)
-  ended.tell(waiters, now, with.dropped)
-  is_kept = function(id) return depend.is_held(sets, with, id) end
+  deps.tell(sets, ctx, given_up, TELL)
+  notify_waiters.tell(waiters, now, ctx.dropped)
+  is_kept = function(id) return deps.is_held(sets, ctx, id) end
 end
-retain.trim(meta, completed, stores, now, limits, 1, #taken + 64, is_kept)
+retention.trim(meta, completed, stores, now, limits, 1, #taken + 64, is_kept)
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
-  retain.trim(meta, failed, stores, now, limits, 2, TRIM, is_kept)
-  retain.trim(meta, cancelled, stores, now, limits, 3, TRIM, is_kept, free_keys)
+  retention.trim(meta, failed, stores, now, limits, 2, TRIM, is_kept)
+  retention.trim(meta, cancelled, stores, now, limits, 3, TRIM, is_kept, free_keys)
 end
 if book then
   if #records + #given_up > 0 then event.drained(book, 'pop', active, due) end
   event.write(meta, events, book)
 end
 if #taken < count and (again or full or items == count) then reply[3] = 1 end
-if reclaimed > 0 or with.more or with.earliest then hint.push(wake, '-') end
+if reclaimed > 0 or ctx.more or ctx.earliest then wakeup.push(wake, '-') end
 return reply

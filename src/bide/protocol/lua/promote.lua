@@ -20,37 +20,38 @@
 -- @key   events     tells listeners
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find hint event when term group depend expire noting
--- @later   record
+-- @include clock locate wakeup event due_time constraints group deps expire history
+-- @later   run_record
 
 local now = clock.now(meta)
 local sets = {due = due, blocked = blocked, expiring = expiring, terms = terms, order = order,
   held = held, groups = groups, turns = turns}
 local reply, moved, touched = {'ok', now}, {}, {}
-local room = noting.room()
+local room = history.room()
 for i = rest, #ARGV do
   local id = ARGV[i]
-  local level, at = find.due(due, id)
+  local level, at = locate.due(due, id)
   local word = 'ok'
   if not level and redis.call('ZSCORE', blocked, id) then
     local line = redis.call('HGET', terms, id) or 'd=-'
     line = string.gsub(line, ' w=%S+', '') .. ' w=+0'
     redis.call('HSET', terms, id, line)
-    local with = {now = now, when = when, term = term, group = group, touched = touched}
-    depend.free(sets, with, id, line)
-    depend.forget(edges, id)
+    local ctx = {now = now, due_time = due_time, constraints = constraints, group = group,
+      touched = touched}
+    deps.free(sets, ctx, id, line)
+    deps.forget(edges, id)
     at = now
     moved[#moved + 1] = id
   elseif not level then
-    word, at = (find.elsewhere(active, completed, failed, cancelled, id, blocked)), 0
+    word, at = (locate.elsewhere(active, completed, failed, cancelled, id, blocked)), 0
   elseif at > now then
     redis.call('ZREM', due[level], id)
-    if level > find.LEVELS then level = record.moved(run, id, level) end
+    if level > locate.LEVELS then level = run_record.moved(run, id, level) end
     redis.call('ZADD', due[level], now, id)
-    expire.moved(sets, term, id, now)
-    local of = level == group.GROUPED and group.leave(sets, touched, at, id)
-    if of then group.put(sets, of, now, id) end
-    noting.move(room, notes, id, now, at, now)
+    expire.moved(sets, constraints, id, now)
+    local grp = level == group.GROUPED and group.leave(sets, touched, at, id)
+    if grp then group.put(sets, grp, now, id) end
+    history.move(room, notes, id, now, at, now)
     at = now
     moved[#moved + 1] = id
   end
@@ -66,5 +67,5 @@ if book then
   end
   event.write(meta, events, book)
 end
-hint.due(wake, keep, now, now)
+wakeup.due(wake, keep, now, now)
 return reply

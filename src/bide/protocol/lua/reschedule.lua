@@ -1,7 +1,7 @@
 -- reschedule: give jobs that have not been taken another due time.
 -- @key   meta       reads whether someone listens
 -- @key   due        moves the due time
--- @key   run        notes that a job waits anew for a worker with its task
+-- @key   run        notes since when a job waits for a worker with its task
 -- @key   terms      reads whose groups they are, notes the due time of one that waits for others
 -- @key   expiring   notes when one must begin now
 -- @key   order      moves
@@ -20,28 +20,28 @@
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id
 -- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
--- @include clock find when hint event group term expire noting
--- @later   record
+-- @include clock locate due_time wakeup event group constraints expire history
+-- @later   run_record
 
-if not when.valid(at) then return redis.error_reply('BADARG reschedule at') end
+if not due_time.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local now = clock.now(meta)
-local us = when.us(at, now)
+local us = due_time.us(at, now)
 local sets = {due = due, expiring = expiring, terms = terms, order = order, held = held,
   groups = groups, turns = turns}
 local reply, moved, changed, touched = {'ok', now}, false, {}, {}
-local room = noting.room()
+local room = history.room()
 for i = rest, #ARGV do
   local id = ARGV[i]
-  local level, was = find.due(due, id)
+  local level, was = locate.due(due, id)
   if level then
     redis.call('ZREM', due[level], id)
-    if level > find.LEVELS then level = record.moved(run, id, level, math.max(us, now)) end
+    if level > locate.LEVELS then level = run_record.moved(run, id, level, math.max(us, now)) end
     redis.call('ZADD', due[level], us, id)
-    expire.moved(sets, term, id, us)
-    local of = level == group.GROUPED and group.leave(sets, touched, was, id)
-    if of then group.put(sets, of, us, id) end
+    expire.moved(sets, constraints, id, us)
+    local grp = level == group.GROUPED and group.leave(sets, touched, was, id)
+    if grp then group.put(sets, grp, us, id) end
     if was ~= us then
-      noting.move(room, notes, id, now, was, us)
+      history.move(room, notes, id, now, was, us)
       changed[#changed + 1] = id
     end
     moved = true
@@ -53,7 +53,7 @@ for i = rest, #ARGV do
     reply[#reply + 1] = 'ok'
     reply[#reply + 1] = us
   else
-    reply[#reply + 1] = (find.elsewhere(active, completed, failed, cancelled, id, blocked))
+    reply[#reply + 1] = (locate.elsewhere(active, completed, failed, cancelled, id, blocked))
     reply[#reply + 1] = 0
   end
 end
@@ -65,5 +65,5 @@ if book then
   end
   event.write(meta, events, book)
 end
-if moved then hint.due(wake, keep, us, now) end
+if moved then wakeup.due(wake, keep, us, now) end
 return reply

@@ -2,7 +2,7 @@
 -- @key   meta  clears
 -- @key   wake  hints
 -- @reply ok
--- @include hint
+-- @include wakeup
 
-if redis.call('HDEL', meta, 'paused', 'held_until') > 0 then hint.push(wake, '-') end
+if redis.call('HDEL', meta, 'paused', 'held_until') > 0 then wakeup.push(wake, '-') end
 return {'ok'}

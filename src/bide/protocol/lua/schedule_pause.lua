@@ -8,19 +8,20 @@
 -- @arg   paused     integer  1 or 0
 -- @reply ok now record
 -- @reply gone
--- @include clock hint timetable fire
+-- @include clock wakeup schedule_record schedule_fire
 
 local now = clock.now(meta)
-local f = timetable.parse(redis.call('HGET', schedule, name))
-if not f then return {'gone'} end
-if f.paused == paused then return {'ok', now, timetable.format(f)} end
+local sched = schedule_record.parse(redis.call('HGET', schedule, name))
+if not sched then return {'gone'} end
+if sched.paused == paused then return {'ok', now, schedule_record.format(sched)} end
 -- Removes first, because a full server refuses what adds before.
 redis.call('ZREM', schedules, name)
-f.paused = paused == 1 and 1 or 0
-if f.paused == 0 then
-  f.seen = math.max(f.seen, now) -- what would have been while it was paused, has not been missed
-  timetable.trim(f)
+sched.paused = paused == 1 and 1 or 0
+if sched.paused == 0 then
+  sched.seen = math.max(sched.seen, now) -- times that passed while it was paused are not missed
+  schedule_record.trim(sched)
 end
-local at = fire.note({schedules = schedules, schedule = schedule}, timetable, name, f, now, 0)
-if at then hint.due(wake, keep, at, now) end
-return {'ok', now, timetable.format(f)}
+local sets = {schedules = schedules, schedule = schedule}
+local at = schedule_fire.note(sets, schedule_record, name, sched, now, 0)
+if at then wakeup.due(wake, keep, at, now) end
+return {'ok', now, schedule_record.format(sched)}

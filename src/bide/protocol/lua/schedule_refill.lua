@@ -9,22 +9,23 @@
 -- @arg   times      text     in order; those that were fired meanwhile are dropped
 -- @arg   closed     integer  1 if there are no more times than these
 -- @reply ok now record
--- @reply stale      it was set anew meanwhile, or removed
--- @include clock hint timetable fire
+-- @reply stale      it was set again meanwhile, or removed
+-- @include clock wakeup schedule_record schedule_fire
 
-local given = timetable.times(times)
+local given = schedule_record.times(times)
 if not given then return redis.error_reply('BADARG schedule_refill times') end
 local now = clock.now(meta)
-local f = timetable.parse(redis.call('HGET', schedule, name))
-if not f or f.kind ~= 'cron' or string.format('%.0f', f.version) ~= version then
+local sched = schedule_record.parse(redis.call('HGET', schedule, name))
+if not sched or sched.kind ~= 'cron' or string.format('%.0f', sched.version) ~= version then
   return {'stale'}
 end
 -- One that has fired as often as it may is over, whatever its times.
-if f.closed then return {'ok', now, timetable.format(f)} end
-f.times, f.closed = given, closed == 1
-timetable.trim(f)
+if sched.closed then return {'ok', now, schedule_record.format(sched)} end
+sched.times, sched.closed = given, closed == 1
+schedule_record.trim(sched)
 -- Removes first, because a full server refuses what adds before.
 redis.call('ZREM', schedules, name)
-local at = fire.note({schedules = schedules, schedule = schedule}, timetable, name, f, now, 0)
-if at then hint.due(wake, keep, at, now) end
-return {'ok', now, timetable.format(f)}
+local sets = {schedules = schedules, schedule = schedule}
+local at = schedule_fire.note(sets, schedule_record, name, sched, now, 0)
+if at then wakeup.due(wake, keep, at, now) end
+return {'ok', now, schedule_record.format(sched)}

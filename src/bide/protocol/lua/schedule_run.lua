@@ -22,31 +22,32 @@
 -- @key   events     tells listeners
 -- @arg   name       text     of the schedule
 -- @arg   id         text     of the job; one that exists changes nothing
--- @reply ok now word due id    of the job; `fold` says which words there are
+-- @reply ok now word due id    of the job; `dedup` says which words there are
 -- @reply gone
--- @include clock hint event sweep weigh term record find expire hold fold group stand
--- @include timetable fire gate
+-- @include clock wakeup event trash_sweep read_budget constraints run_record locate expire
+-- @include dedup_keys dedup group insert schedule_record schedule_fire rate_limit
 
-if string.sub(id, 1, #name + 1) ~= name .. '@' or not timetable.is_name(name) or #id > 128
+if string.sub(id, 1, #name + 1) ~= name .. '@' or not schedule_record.is_name(name) or #id > 128
   or not string.find(id, '^[^%s%c{}]+$') then
   return redis.error_reply('BADARG schedule_run id')
 end
 local now = clock.now(meta)
-local f = timetable.parse(redis.call('HGET', schedule, name))
-local body = f and redis.call('HGET', scheduled, name)
+local sched = schedule_record.parse(redis.call('HGET', schedule, name))
+local body = sched and redis.call('HGET', scheduled, name)
 if not body then return {'gone'} end
 local set = redis.call('HMGET', meta, 'listened', 'limited')
 local book = event.open(set[1], now)
 local sets = {meta = meta, jobs = jobs, due = due, terms = terms, expiring = expiring,
   order = order, held = held, groups = groups, turns = turns, unique = unique, folded = folded,
   active = active, cancelled = cancelled, run = run, trash = trash}
-local with = {now = now, book = book, event = event, record = record, term = term, group = group,
-  find = find, expire = expire, hold = hold, weigh = weigh, sweep = sweep, fold = fold,
+local ctx = {now = now, book = book, event = event, run_record = run_record,
+  constraints = constraints, group = group, locate = locate, expire = expire, dedup = dedup,
+  dedup_keys = dedup_keys, read_budget = read_budget, trash_sweep = trash_sweep,
   touched = {}}
-local s = stand.open(sets, with, {run, notes, terms})
-local word, at, holder = fire.add(s, with, f, id, body, now)
-fire.finish(sets, s, with)
+local inserter = insert.open(sets, ctx, {run, notes, terms})
+local word, at, holder = schedule_fire.add(inserter, ctx, sched, id, body, now)
+schedule_fire.finish(sets, inserter, ctx)
 if book then event.write(meta, events, book) end
-local soonest = s.soonest(set[2] and gate)
-if soonest then hint.due(wake, keep, soonest, now) end
+local soonest = inserter.soonest(set[2] and rate_limit)
+if soonest then wakeup.due(wake, keep, soonest, now) end
 return {'ok', now, word, at, holder}

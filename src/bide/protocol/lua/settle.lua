@@ -26,8 +26,8 @@
 -- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone | later | full
--- @include clock record retain ended minute
--- @later   event when hint noting gate group term depend hold budget
+-- @include clock run_record retention notify_waiters latency
+-- @later   event due_time wakeup history rate_limit group constraints deps dedup_keys budget
 
 -- later: not applied, because the notes of the jobs before it were long; send it again
 -- full: applied; one or more results were dropped to stay within the budget
@@ -56,7 +56,7 @@ for i = rest, #ARGV, 5 do
   local outcome, at = ARGV[i + 2], ARGV[i + 3]
   if not STAMP[outcome] or #ARGV[i + 1] ~= 16
     or ((at ~= '' or outcome == 'retry' or outcome == 'snooze' or outcome == 'hold')
-      and not when.valid(at)) then
+      and not due_time.valid(at)) then
     return redis.error_reply('BADARG settle rest')
   end
   n = n + 1
@@ -65,11 +65,11 @@ end
 if n == 0 then return redis.error_reply('BADARG settle rest') end
 
 local now = clock.now(meta)
-local now_score = string.format('%.0f', now) -- once, as `when.us` says
+local now_score = string.format('%.0f', now) -- once, as `due_time.us` says
 local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
-local limits = retain.limits(meta)
+local limits = retention.limits(meta)
 local book = limits.listened and event.open(limits.listened, now)
 local asked_of = limits.groups and redis.call('HMGET', terms, unpack(ids))
 local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
@@ -88,12 +88,12 @@ local room = NOTED_BYTES
 local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0,
   crash = 0}
 
-local function again(f, id, at, of)
-  if of then
-    puts[#puts + 1] = {of, at, id}
+local function again(rec, id, at, grp)
+  if grp then
+    puts[#puts + 1] = {grp, at, id}
     return
   end
-  local set = due[f.strikes >= 2 and 11 or f.missing and 12 or 10 - f.priority]
+  local set = due[rec.strikes >= 2 and 11 or rec.missing and 12 or 10 - rec.priority]
   local add = due_add[set]
   if not add then
     add = {}
@@ -105,65 +105,65 @@ local function again(f, id, at, of)
 end
 
 -- It was claimed and has not begun: what it took of the rates of its queue and of its group.
-local function give_back(f, of)
-  unbegun[#unbegun + 1] = f.started
-  if of and of.rate then
-    of.unbegun = of.unbegun or {}
-    of.unbegun[#of.unbegun + 1] = f.started
+local function give_back(rec, grp)
+  unbegun[#unbegun + 1] = rec.started
+  if grp and grp.rate then
+    grp.unbegun = grp.unbegun or {}
+    grp.unbegun[#grp.unbegun + 1] = rec.started
   end
 end
 
 local function apply(k, stamp, outcome, at, data)
   local id, line, verb = ids[k], lines[k], outcome
-  local of = asked_of and asked_of[k] and group.touch(sets, touched, asked_of[k])
-  if of then released[#released + 1] = {of, id} end
+  local grp = asked_of and asked_of[k] and group.touch(sets, touched, asked_of[k])
+  if grp then released[#released + 1] = {grp, id} end
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
-  line = record.settled(line, stamp)
-  local f
+  line = run_record.settled(line, stamp)
+  local rec
   local due_us = 0
   if data ~= '' and outcome ~= 'complete' then
-    f = record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
-    if outcome ~= 'snooze' or not f.missing then -- of looks in a row, the first says it
+    rec = run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34), now)
+    if outcome ~= 'snooze' or not rec.missing then -- of looks in a row, the first says it
       local before = redis.call('HGET', notes, id)
       room = room - #(before or '') - #data
       notes_add[#notes_add + 1] = id
-      notes_add[#notes_add + 1] = noting.add(before, noting.error(f, now, data))
+      notes_add[#notes_add + 1] = history.add(before, history.error(rec, now, data))
     end
   end
   if outcome == 'crash' then
-    f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
-    f.crashes, f.attempt, f.alone, f.missing = f.crashes + 1, f.attempt - 1, 0, nil
-    line = record.format(f.head, f)
-    if f.crashes >= CRASHES then
+    rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34), now)
+    rec.crashes, rec.attempt, rec.alone, rec.missing = rec.crashes + 1, rec.attempt - 1, 0, nil
+    line = run_record.format(rec.head, rec)
+    if rec.crashes >= CRASHES then
       outcome = 'fail'
       counts.fail = counts.fail + 1
     end
   end
   if outcome == 'crash' then
-    due_us = math.min(f.due, now)
-    again(f, id, due_us, of)
+    due_us = math.min(rec.due, now)
+    again(rec, id, due_us, grp)
   elseif AGAIN[outcome] then
-    f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
-    f.alone = 0
-    if outcome ~= 'retry' then f.attempt = f.attempt - 1 end
+    rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34), now)
+    rec.alone = 0
+    if outcome ~= 'retry' then rec.attempt = rec.attempt - 1 end
     if outcome == 'release' then
-      if at == '' then give_back(f, of) end
+      if at == '' then give_back(rec, grp) end
       -- What has begun once does not expire, and takes no more items: see `expire.is_unbegun`.
-      if at ~= '' then f.first, f.missing = f.first or f.due, nil end
-      due_us = math.min(f.due, now)
+      if at ~= '' then rec.first, rec.missing = rec.first or rec.due, nil end
+      due_us = math.min(rec.due, now)
     else
-      f.first = f.first or f.due
+      rec.first = rec.first or rec.due
       if outcome == 'snooze' and data ~= '' then -- it has not run: what crashed with it, still did
-        f.missing = f.missing or f.started
-        give_back(f, of)
+        rec.missing = rec.missing or rec.started
+        give_back(rec, grp)
       else
-        f.strikes, f.crashes, f.missing = 0, 0, nil
+        rec.strikes, rec.crashes, rec.missing = 0, 0, nil
       end
-      due_us = when.us(at, now)
+      due_us = due_time.us(at, now)
     end
-    again(f, id, due_us, of)
-    line = record.format(f.head, f)
+    again(rec, id, due_us, grp)
+    line = run_record.format(rec.head, rec)
   else
     finished[#finished + 1] = id
     local add, age = cancelled_add, limits[6]
@@ -172,7 +172,7 @@ local function apply(k, stamp, outcome, at, data)
       if data ~= '' then
         results_add[#results_add + 1] = id
         results_add[#results_add + 1] = data
-        if #data >= retain.LARGE then
+        if #data >= retention.LARGE then
           large.bytes, large.at = large.bytes + #data, k + 2
         end
       end
@@ -181,11 +181,11 @@ local function apply(k, stamp, outcome, at, data)
     end
     local score = now_score
     if at ~= '' and outcome ~= 'cancel' then
-      score = retain.score(now, tonumber(string.sub(at, 2)), age)
-      f = f or record.parse(line) or record.unknown(string.sub(line, 1, 34), now)
-      f.ended = now
+      score = retention.score(now, tonumber(string.sub(at, 2)), age)
+      rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34), now)
+      rec.ended = now
       owns = true
-      line = record.format(f.head, f)
+      line = run_record.format(rec.head, rec)
     end
     add[#add + 1] = score
     add[#add + 1] = id
@@ -193,7 +193,7 @@ local function apply(k, stamp, outcome, at, data)
   records[#records + 1] = id
   records[#records + 1] = line
   if book then
-    local was = record.parse(lines[k]) or record.unknown('', now)
+    local was = run_record.parse(lines[k]) or run_record.unknown('', now)
     event.add(book, KIND[outcome], verb, id, was.worker, was.attempt, due_us,
       outcome == 'complete' and '' or data)
   end
@@ -204,21 +204,23 @@ for k = 1, n do
   local id, token, outcome, line = ids[k], ARGV[i + 1], ARGV[i + 2], lines[k]
   local word = 'lost'
   -- What nearly all are stands first: a token that is held was never settled, because tokens grow.
-  if line and leases[k] and not settled[id] and record.stamp(line) == token .. '-' then
+  if line and leases[k] and not settled[id] and run_record.stamp(line) == token .. '-' then
     if room <= 0 and outcome ~= 'complete' and ARGV[i + 4] ~= '' then
       word = 'later'
     else
       settled[id] = token .. outcome
       local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
-      if outcome == 'hold' then held_until = math.max(held_until, (when.us(ARGV[i + 3], now))) end
+      if outcome == 'hold' then
+        held_until = math.max(held_until, (due_time.us(ARGV[i + 3], now)))
+      end
       if effect == 'hold' then effect = 'snooze' end
       apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
-      if RAN[outcome] then minute.count(counted, math.max(0, now - tonumber(token))) end
+      if RAN[outcome] then latency.count(counted, math.max(0, now - tonumber(token))) end
       word = 'ok'
     end
   elseif not line then
     word = 'gone'
-  elseif settled[id] == token .. outcome or record.remembers(line, token, STAMP[outcome]) then
+  elseif settled[id] == token .. outcome or run_record.remembers(line, token, STAMP[outcome]) then
     word = 'ok'
   end
   reply[k + 2] = word
@@ -234,8 +236,8 @@ if #cancelled_add > 0 then redis.call('ZADD', cancelled, unpack(cancelled_add)) 
 for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
 for _, one in ipairs(released) do group.release(sets, unpack(one)) end
 for _, one in ipairs(puts) do group.put(sets, unpack(one)) end
-for _, of in pairs(touched) do
-  if of.unbegun then group.put_back(gate, of, of.unbegun, now) end
+for _, grp in pairs(touched) do
+  if grp.unbegun then group.put_back(rate_limit, grp, grp.unbegun, now) end
 end
 local turn = next(touched) and group.turns(sets, touched, now)
 if turn and (not earliest or turn < earliest) then earliest = turn end
@@ -253,42 +255,43 @@ if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) e
 local stores, limit = {jobs, run, results, notes, limits.terms and terms or nil}, n + 64
 local is_kept
 if limits.edges then
-  local with = {now = now, book = book, event = event, record = record, when = when, term = term,
-    group = group, touched = {}, dropped = {}, looks = 2 * TELL}
-  depend.tell(sets, with, finished, TELL + n)
-  for _, id in ipairs(with.dropped) do finished[#finished + 1] = id end
-  if with.earliest and (not earliest or with.earliest < earliest) then earliest = with.earliest end
-  if with.more then hint.push(wake, '-') end
-  is_kept = function(id) return depend.is_held(sets, with, id) end
+  local ctx = {now = now, book = book, event = event, run_record = run_record,
+    due_time = due_time, constraints = constraints, group = group,
+    touched = {}, dropped = {}, looks = 2 * TELL}
+  deps.tell(sets, ctx, finished, TELL + n)
+  for _, id in ipairs(ctx.dropped) do finished[#finished + 1] = id end
+  if ctx.earliest and (not earliest or ctx.earliest < earliest) then earliest = ctx.earliest end
+  if ctx.more then wakeup.push(wake, '-') end
+  is_kept = function(id) return deps.is_held(sets, ctx, id) end
 end
 if counts.complete > 0 then
   redis.pcall('HINCRBY', meta, 'completed', counts.complete)
-  retain.trim(meta, completed, stores, now, limits, 1, limit, is_kept)
+  retention.trim(meta, completed, stores, now, limits, 1, limit, is_kept)
 end
 if counts.fail > 0 then
   redis.pcall('HINCRBY', meta, 'failed', counts.fail)
-  retain.trim(meta, failed, stores, now, limits, 2, limit, is_kept)
+  retention.trim(meta, failed, stores, now, limits, 2, limit, is_kept)
 end
 if counts.cancel > 0 then
   redis.pcall('HINCRBY', meta, 'cancelled', counts.cancel)
-  retain.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept,
-    limits.terms and function(ids) hold.free(unique, terms, ids) end)
+  retention.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept,
+    limits.terms and function(ids) dedup_keys.free(unique, terms, ids) end)
 end
-ended.tell(waiters, now, finished)
-minute.write(minutes, now, 'r', counted)
+notify_waiters.tell(waiters, now, finished)
+latency.write(minutes, now, 'r', counted)
 if book then
   event.drained(book, 'settle', active, due)
   event.write(meta, events, book)
 end
-if held_until > now then gate.hold(meta, held_until) end
-if limits.limited and gate.settled(meta, active, now, #gone_active, unbegun) then
-  hint.push(wake, '-')
+if held_until > now then rate_limit.hold(meta, held_until) end
+if limits.limited and rate_limit.settled(meta, active, now, #gone_active, unbegun) then
+  wakeup.push(wake, '-')
 end
-if earliest then hint.due(wake, keep, earliest, now) end
+if earliest then wakeup.due(wake, keep, earliest, now) end
 if large.at or limits.over then
   local stored = {completed = completed, results = results, run = run}
-  local dropped = budget.add(meta, stored, record, large.bytes, counts.complete, retain.LARGE,
-    is_kept)
+  local dropped = budget.add(meta, stored, run_record, large.bytes, counts.complete,
+    retention.LARGE, is_kept)
   if large.at and dropped > 0 then reply[large.at] = 'full' end
 end
 return reply

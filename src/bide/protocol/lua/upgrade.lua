@@ -7,7 +7,7 @@
 -- @arg   cursor   text     what the last call has returned; 0 to begin
 -- @reply ok cursor changed, where cursor is 0 at the end
 -- @reply cannot schema
--- @include schemas weigh
+-- @include schemas read_budget
 
 local PIECE = 200
 local hashes = {run = run, notes = notes, results = results}
@@ -32,7 +32,7 @@ end
 local changed, after = {}, '0'
 if step then
   local hash, convert = hashes[step.hash], upward and step.up or step.down
-  local page = weigh.scan(hash, cursor, PIECE, 0.4)
+  local page = read_budget.scan(hash, cursor, PIECE, 0.4)
   after = page[1]
   for i = 1, #page[2], 2 do
     local value = convert(page[2][i + 1])

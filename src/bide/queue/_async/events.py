@@ -21,32 +21,32 @@ log = Log("bide.model.events")
 
 
 class AsyncEvents:
-    """What becomes of a queue's jobs, event by event, from where the `async with` begins."""
+    """An iterator over the events of a queue, from the moment the `async with` is entered."""
 
-    def __init__(self, following: EventReader, make_client: Callable[[], aio.AsyncClient]) -> None:
-        self._following = following
+    def __init__(self, reader: EventReader, make_client: Callable[[], aio.AsyncClient]) -> None:
+        self._reader = reader
         self._make_client = make_client
         self._client: aio.AsyncClient | None = None
-        self._steps = following.steps()
+        self._steps = reader.steps()
         self._todo: Any = None
 
     @property
     def after(self) -> str:
-        """The id up to which events were read: `queue.events(after=...)` goes on behind it."""
-        return self._following.after
+        """The id of the last event that was read: `queue.events(after=...)` continues after it."""
+        return self._reader.after
 
     async def __aenter__(self) -> Self:
         """Hold the stream open.
 
         Raises:
-            UsageError: it is held open already, by another `async with` for these events.
+            UsageError: another `async with` holds it open already.
             BideError: the server cannot be reached, or refuses.
         """
         if self._client is not None:
             raise entered_already()
         client = self._make_client()
         try:
-            self._following.began(await client.run(self._following.hold()))
+            self._reader.began(await client.run(self._reader.hold()))
         except BaseException:
             await client.close()
             raise
@@ -57,9 +57,9 @@ class AsyncEvents:
         client, self._client = self._client, None
         if client is not None:
             try:
-                named = self._following.is_named
-                if client.answers and not named:  # else it is let go of ten minutes later
-                    await client.send_last(self._following.let_go())
+                named = self._reader.is_named
+                if client.answers and not named:  # otherwise it expires after ten minutes
+                    await client.send_last(self._reader.let_go())
             finally:
                 await client.close()
 
@@ -67,11 +67,10 @@ class AsyncEvents:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event; waits for it. Who cancels this loses no event: another call brings it.
+        """Wait for the next event and return it. If this is cancelled, the next call returns it.
 
         Raises:
-            StopAsyncIteration: there was none for as long as the time-out; another call waits
-                again.
+            StopAsyncIteration: no event came within the time-out; another call waits again.
             BideError: the server cannot be reached, or refuses; another call tries again.
         """
         try:
@@ -82,7 +81,7 @@ class AsyncEvents:
                 self._todo = None
                 step = self._steps.send(outcome)
         except StopIteration:
-            self._steps = self._following.steps()
+            self._steps = self._reader.steps()
             raise StopAsyncIteration from None
         return step
 
@@ -97,7 +96,7 @@ class AsyncEvents:
         return await client.run(step)
 
     def _abandon(self) -> None:
-        """Drop the connection without a word; the event loop may have ended."""
+        """Drop the connection without telling the server; the event loop may have ended."""
         client, self._client = self._client, None
         if client is not None:
             client.abandon()
@@ -113,13 +112,13 @@ class AsyncEventListener:
         callback: Callable[[Event], object],
         ended: Callable[[AsyncEventListener], object],
     ) -> None:
-        """Begin.
+        """Start the task.
 
         Args:
-            events: have been entered, on the event loop that runs.
-            kinds: those that are wanted.
+            events: the events, entered on the running event loop.
+            kinds: the kinds of events to pass on.
             callback: takes an event.
-            ended: takes this, at the end.
+            ended: takes this listener when it ends.
         """
         self._events = events
         self._kinds = kinds
@@ -131,30 +130,30 @@ class AsyncEventListener:
 
     @property
     def after(self) -> str:
-        """The id of the event that was read last: `after=` goes on behind it."""
+        """The id of the last event that was read: `after=` continues after it."""
         return self._events.after
 
     @property
     def _is_here(self) -> bool:
-        """Whether it listens on the event loop that runs."""
+        """Whether it listens on the running event loop."""
         return self._loop is asyncio.get_running_loop()
 
     async def stop(self) -> None:
-        """End it; a callback that is awaited is cancelled, unless it is this one that calls."""
+        """Stop listening; cancel a running callback, unless the callback itself calls this."""
         self._begin_to_stop()
         if self._task is not asyncio.current_task():
             await asyncio.wait([self._task])
             await self._events.__aexit__()  # where it was cancelled before it began
 
     def _begin_to_stop(self) -> None:
-        """`stop`, without waiting; once, because it says goodbye to the server first."""
+        """Cancel the task without waiting; only once, because it sends a goodbye as it ends."""
         if not self._stopping:
             self._stopping = True
             if self._task is not asyncio.current_task():
                 self._task.cancel()
 
     def abandon(self) -> None:
-        """End it without a word; the event loop may have ended."""
+        """Stop without telling the server; the event loop may have ended."""
         self._events._abandon()
         with contextlib.suppress(RuntimeError):  # the event loop has closed
             self._loop.call_soon_threadsafe(self._task.cancel)
@@ -192,10 +191,10 @@ class AsyncEventListener:
             )
 
 
-async def stop_all(listenings: Iterable[AsyncEventListener]) -> None:
-    """Stop all that listen on this event loop, at once: all goodbyes take no longer than one."""
-    ending = [listening for listening in listenings if listening._is_here]
-    for listening in ending:
-        listening._begin_to_stop()
-    for listening in ending:
-        await listening.stop()
+async def stop_all(listeners: Iterable[AsyncEventListener]) -> None:
+    """Stop all listeners of this event loop together: all goodbyes take as long as one."""
+    ending = [listener for listener in listeners if listener._is_here]
+    for listener in ending:
+        listener._begin_to_stop()
+    for listener in ending:
+        await listener.stop()

@@ -58,60 +58,60 @@ from bide.tasks.task import Function
 
 
 class AsyncManaging(QueueCore[aio.AsyncClient]):
-    """What a queue does with jobs that are there, and with itself."""
+    """Methods of a queue that change existing jobs, and the queue itself."""
 
     async def cancel(self, id: str, running: bool = True) -> bool:
-        """Take a job back before it runs; one that runs is asked to end, unless `running=False`.
+        """Cancel a job before it runs; ask a running job to stop, unless `running=False`.
 
-        Asked to end, a coroutine is cancelled; a plain function goes on until it looks at
+        A running coroutine is cancelled. A running plain function continues until it checks
         `current_job().should_stop`.
 
         Returns:
-            Whether it is cancelled, now or before, or asked to end; False if it has ended in
-            another way, does not exist, or runs and is not to be asked.
+            True if the job is cancelled, now or before, or was asked to stop. False if it ended in
+            another way, does not exist, or runs and `running=False`.
         """
         return read_cancel(await self.cancel_many([id], running))
 
     async def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
-        """`cancel` for many; for each `ok`, `asked`, the state it is in instead, or `gone`."""
+        """Cancel many jobs; return for each `ok`, `asked`, its state, or `gone`."""
         commands = [job_commands.cancel(self.keys, some, running) for some in chunks(ids)]
         return [word for words in await self._client.run_many(commands) for word in words]
 
     async def reschedule_many(
         self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
     ) -> list[str]:
-        """Give jobs another due time; for each `ok`, the state it is in instead, or `gone`."""
+        """Give jobs another due time; return for each `ok`, its state, or `gone`."""
         when = enqueue_commands.when(delay, at)
         return await self._move(
             [job_commands.reschedule(self.keys, some, when) for some in chunks(ids)]
         )
 
     async def promote_many(self, ids: Sequence[str]) -> list[str]:
-        """Make jobs due now; for each `ok`, the state it is in instead, or `gone`."""
+        """Make jobs due now; return for each `ok`, its state, or `gone`."""
         return await self._move([job_commands.promote(self.keys, some) for some in chunks(ids)])
 
     async def retry_many(
         self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
     ) -> list[str]:
-        """Run jobs that have ended once more; for each `ok`, its state instead, or `gone`."""
+        """Run finished jobs again; return for each `ok`, its state, or `gone`."""
         when = enqueue_commands.when(delay, at)
         return await self._move([job_commands.retry(self.keys, some, when) for some in chunks(ids)])
 
     async def delete_many(self, ids: Sequence[str]) -> list[str]:
-        """Remove every trace of jobs; for each `ok`, `active` (nothing was removed) or `gone`."""
+        """Delete jobs; return for each `ok`, `active` (nothing was deleted) or `gone`."""
         commands = [job_commands.delete(self.keys, some) for some in chunks(ids)]
         return [word for words in await self._client.run_many(commands) for word in words]
 
     async def pause(self) -> None:
-        """Let no job be claimed; those that run go on."""
+        """Stop workers from claiming jobs of this queue; running jobs continue."""
         await self._client.run(job_commands.pause(self.keys))
 
     async def resume(self) -> None:
-        """Let jobs be claimed again."""
+        """Let workers claim jobs of this queue again."""
         await self._client.run(job_commands.resume(self.keys))
 
     async def purge(self) -> int:
-        """Remove all delayed, waiting and blocked jobs, in bounded steps; how many there were."""
+        """Remove all delayed, waiting and blocked jobs, in bounded steps; return their number."""
         begin = new_id()
         step = await self._client.run(job_commands.purge(self.keys, begin))
         while step.busy:
@@ -126,17 +126,17 @@ class AsyncManaging(QueueCore[aio.AsyncClient]):
 
 
 class AsyncReading:
-    """What a queue asks of other queues, and of workers."""
+    """Methods of a queue that read other queues and the workers."""
 
     async def parents(self, id: str | None = None) -> list[AsyncJob[Any]]:
-        """The jobs that a job waits for, or has waited for, in the order given.
+        """Return the parents of a job: the jobs that it waits or waited for, in the order given.
 
         Args:
-            id: of a job of this queue; None for the job that the calling code runs in.
+            id: the id of a job of this queue; None for the job that the calling code runs in.
 
         Raises:
-            JobNotFound: there is no job of this id, or one of those that it waits for is no more.
-            UsageError: without an id, outside of a job.
+            JobNotFound: there is no job with this id, or one of its parents no longer exists.
+            UsageError: no id was given, and the caller does not run in a job.
         """
         queue = cast("AsyncQueue", self)
         if id is None:
@@ -165,7 +165,7 @@ class AsyncReading:
         return queue_commands.tell(seen, held)
 
     def _beside(self, name: str) -> AsyncQueue:
-        """Another queue of the same server, by its name."""
+        """Return another queue of this server by its name."""
         queue = cast("AsyncQueue", self)
         if name == queue.name:
             return queue
@@ -174,7 +174,7 @@ class AsyncReading:
             url=queue._url,
             prefix=queue._prefix,
             serializer=queue.serializer,
-            retry_for=queue._patience,
+            retry_for=queue._retry_for,
         )
 
 
@@ -195,25 +195,26 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         serializer: Codec = "json",
         retry_for: float = RETRY_FOR,
     ) -> None:
-        """Name a queue; nothing is sent before the first call.
+        """Create a queue; nothing is sent before the first call.
 
         Args:
-            name: without braces, spaces or control characters.
-            url: of the server; else `$BIDE_URL`, else that of `[tool.bide]` in pyproject.toml,
-                else redis://127.0.0.1:6379/0.
-            prefix: of all keys: separates applications that share a server; else `$BIDE_PREFIX`,
-                else that of `[tool.bide]`, else `bide`.
-            serializer: how arguments and results travel: `"json"`, `"msgpack"`, or `"pickle"`,
-                which runs code when it is read: it needs a signing key ($BIDE_SIGNING_KEYS), and
-                must be allowed by the worker too.
-            retry_for: seconds for which a call is repeated when the connection breaks.
+            name: the queue's name, without braces, spaces or control characters.
+            url: the server. Without it, bide takes `$BIDE_URL`, then the `url` of `[tool.bide]` in
+                pyproject.toml, then redis://127.0.0.1:6379/0.
+            prefix: the prefix of all keys, which separates applications that share a server.
+                Without it, bide takes `$BIDE_PREFIX`, then the `prefix` of `[tool.bide]`, then
+                `bide`.
+            serializer: how arguments and results are encoded: `"json"`, `"msgpack"` or `"pickle"`.
+                Reading a pickle runs code, so it needs a signing key ($BIDE_SIGNING_KEYS), and the
+                worker must allow it too.
+            retry_for: seconds for which a call is retried when the connection breaks, 0 to 10.
 
         Raises:
-            UsageError: a name or the URL cannot be meant.
+            UsageError: a name, the URL, the serializer or `retry_for` is invalid.
         """
         super().__init__(name, url, prefix, serializer, retry_for)
-        self._listenings: set[AsyncEventListener] = set()
-        self._together: PerLoop[dict[Kinds, CallBatcher]] = PerLoop(dict)
+        self._listeners: set[AsyncEventListener] = set()
+        self._batchers: PerLoop[dict[Kinds, CallBatcher]] = PerLoop(dict)
 
     @overload
     def task(
@@ -228,18 +229,19 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
     def task(
         self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
     ) -> Any:
-        """Register a function as a task of this queue, with options that its jobs have by default.
+        """Register a function as a task of this queue, with default options for its jobs.
 
-        Workers that import the function's module run it without being told to serve the module.
+        A worker that imports the function's module can run the task, even if the module is not
+        one of those that the worker serves.
 
         Args:
-            function: given where the decorator is used without options.
-            name: by which jobs and workers know the task, instead of `module:function`: a word,
-                such as `"send_email"`, which programs without the function can enqueue.
+            function: the function, where the decorator is used without options.
+            name: the task's name instead of `module:function`: a word such as `"send_email"`.
+                Programs that do not have the function can enqueue it by this name.
 
         Raises:
-            UsageError: no worker could find it by its name, or another task has the name that it
-                is given; or an option cannot be meant.
+            UsageError: a worker could not find the function by its name, another task has the
+                name, or an option is invalid.
         """
         if function is None:
             return lambda function: AsyncTask(function, self, options, name)
@@ -275,7 +277,7 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
     ) -> AsyncJob[Any]:
         """Add a job that calls `task(*args, **kwargs)`; options and errors as for `enqueue_call`.
 
-        An option whose name is also one of the function's own parameters is refused here.
+        If the function has a parameter with the name of an option, that option is refused here.
         """
         given = (
             delay,
@@ -313,23 +315,24 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         """Add a job that calls `task(*args, **kwargs)` when it is due.
 
         Args:
-            task: a task, a function at the top level of a module, a method of an object that can
-                travel, or a name `"module:function"`.
-            args: positional arguments; with `kwargs` they must fit the queue's serializer.
-            kwargs: keyword arguments.
+            task: a task, a function at the top level of a module, a method of an object that the
+                serializer can encode, or a name `"module:function"`.
+            args: positional arguments, which the queue's serializer must be able to encode.
+            kwargs: keyword arguments, which the serializer must be able to encode too.
             options: see `bide.Options`.
 
         Raises:
-            UsageError: an option cannot be meant, or the arguments do not fit the function.
-            PayloadError: the arguments do not fit the serializer, or take more than a megabyte.
-            ServerFull: the server takes no more; nothing was changed.
-            ServerUnavailable: no answer; the job may exist. Its id is in the error's `job_ids`:
-                repeating with `job_id=` is safe.
+            UsageError: an option is invalid, or the arguments do not fit the function.
+            PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
+            ServerFull: the server has reached its memory limit; nothing was changed.
+            ServerUnavailable: the server did not answer, so the job may exist. Its id is in the
+                error's `job_ids`: a retry with `job_id=` is safe.
             DurabilityUnavailable: the server cannot give the `durability`; nothing was changed.
-            DuplicateJob: another holds the key, and `unique` says to reject; nothing was changed.
-            JobNotFound: there is no job that it could depend on; nothing was added.
-            DurabilityTimeout: the job was added, and its `durability` not confirmed within 3 s;
-                what `ServerUnavailable` says of repeating holds for it too.
+            DuplicateJob: another job holds the key, and `unique` says to reject; nothing was
+                changed.
+            JobNotFound: a job of `depends_on` does not exist; nothing was added.
+            DurabilityTimeout: the job was added, but its `durability` was not confirmed within
+                3 s. A retry with `job_id=` is safe here too.
         """
         with around_sending(self.name, None):
             jobs = await self._send([self.prepare(task, args, kwargs, **options)])
@@ -338,17 +341,17 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
     async def enqueue_many(
         self, jobs: Iterable[Prepared], *, durability: Durability | None = None
     ) -> list[AsyncJob[Any]]:
-        """Add prepared jobs, in one round trip up to some thousands; raises as `enqueue_call` does.
+        """Add prepared jobs: up to some thousands in one round trip; raises as `enqueue_call` does.
 
-        Calls that are made while others are under way share the next round trip.
-        Where the server becomes full in the middle, those before are added; enqueueing the same
-        prepared jobs again adds the rest. Where one is `DuplicateJob`, all others are added. With
-        `durability`, it holds for all of them; else each has its own, and all wait for what any of
-        them asks for.
+        Calls that start while another is in flight share the next round trip.
+        If the server becomes full, the jobs before that point are added; enqueueing the same
+        prepared jobs again adds the rest. If a job raises `DuplicateJob`, all other jobs are added.
+        If `durability` is given, it replaces the durability of each job. The call waits for
+        every confirmation that any of its jobs asks for.
 
-        What an iterator gives is added in batches of a hundred. What it gave before it raised is
-        added; of an error of ours, `left` are those that it gave and of which it is not known:
-        enqueueing them again is safe.
+        Jobs of an iterator are added in batches of a hundred. If the iterator raises, the jobs that
+        it gave before are added. If bide raises, the error's `left` holds the jobs that may or may
+        not have been added: enqueueing them again is safe.
         """
         batches = Batches(jobs, durability)
         added: list[AsyncJob[Any]] = []
@@ -358,26 +361,26 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         return added
 
     async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
-        """Add jobs, or items of data; nothing surrounds it."""
-        place = self._binding
-        jobs = self._signed(jobs, place)
-        if (stand_in := place.stand_in) is not None:
-            taken = await stand_in.enqueue_async(place.keys, jobs)
+        """Add jobs, or items of data, without middlewares."""
+        binding = self._binding
+        jobs = self._signed(jobs, binding)
+        if (fake_server := binding.fake_server) is not None:
+            taken = await fake_server.enqueue_async(binding.keys, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
-        # With those who wait for the same: nobody else is to wait for it.
-        here, kinds = self._together.current, enqueue_commands.wanted(jobs)
-        together = here.get(kinds)
-        if together is None:
-            together = here[kinds] = CallBatcher(self._trip)
-        receipts = await together.add(jobs)
+        # One batcher for each set of durabilities: no call waits for what only others ask for.
+        batchers, kinds = self._batchers.current, enqueue_commands.wanted(jobs)
+        batcher = batchers.get(kinds)
+        if batcher is None:
+            batcher = batchers[kinds] = CallBatcher(self._attempt_enqueue)
+        receipts = await batcher.add(jobs)
         none_rejected(receipts, jobs)
         return [AsyncJob(self, r.id, receipt=r) for r in receipts]
 
     async def fetch(self, id: str) -> AsyncJob[Any]:
-        """The job with this id, as it is now.
+        """Return the job with this id, in its present state.
 
         Raises:
-            JobNotFound: there is none, or no more.
+            JobNotFound: the job never existed, or no longer exists.
         """
         job = (await self.fetch_many([id]))[0]
         if job is None:
@@ -385,32 +388,32 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         return job
 
     async def fetch_many(self, ids: Sequence[str]) -> list[AsyncJob[Any] | None]:
-        """Jobs by id in one round trip; None for one that is not there."""
+        """Return jobs by id in one round trip; None for a job that does not exist."""
         pages = await self._client.run_many(job_commands.fetch_many(self.keys, checked_ids(ids)))
         return [s and AsyncJob(self, s.id, snapshot=s) for page in pages for s in page]
 
     async def jobs(self, state: str, start: int = 0, count: int = 50) -> list[AsyncJob[Any]]:
-        """A page of the jobs in one state: due ones in the order they run, others newest first."""
+        """Return a page of the jobs in a state: due jobs in running order, others newest first."""
         ids = await self._client.run(job_commands.listing(self.keys, state, start, count))
         return [job for job in await self.fetch_many(ids) if job is not None]
 
     async def upcoming(
         self, count: int = 50, within: Duration | None = None
     ) -> list[AsyncJob[Any]]:
-        """The delayed jobs that are due next, whatever their priority; `within` looks so far."""
+        """Return the next `count` delayed jobs that are due `within` a time, of any priority."""
         within_us = 0 if within is None else to_us(within, "within")
         found = await self._client.run(job_commands.upcoming(self.keys, within_us, count))
         return [job for job in await self.fetch_many([id for id, _ in found]) if job is not None]
 
     async def counts(self) -> QueueStats:
-        """How many jobs are in each state."""
+        """Return the number of jobs in each state."""
         return await self._client.run(job_commands.counts(self.keys))
 
     async def configure(self, **settings: Unpack[QueueSettings]) -> None:
-        """Change settings (`bide.QueueSettings`) for all workers; what is left out stays as it is.
+        """Change settings (`bide.QueueSettings`) for all workers; other settings stay as they are.
 
         Raises:
-            UsageError: one cannot be meant, or none is given.
+            UsageError: a setting is invalid, or none is given.
         """
         await self._client.run_many(settings_calls(self.keys, settings))
 
@@ -423,16 +426,16 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         job_id: str | Iterable[str] | None = None,
         timeout: Duration | None = None,
     ) -> AsyncEvents:
-        """What becomes of the queue's jobs, from the moment in which the context begins.
+        """Read the queue's events, from the moment in which the context is entered.
 
             async with queue.events(kinds=("failed", "reclaimed")) as events:
                 async for event in events: ...
 
         Arguments and errors as for `Queue.events`.
         """
-        following = self._following(name, after, kinds, job_id, timeout)
-        place = self._binding
-        return AsyncEvents(following, lambda: self._make_client(place.url, place.clock))
+        reader = self._make_reader(name, after, kinds, job_id, timeout)
+        binding = self._binding
+        return AsyncEvents(reader, lambda: self._make_client(binding.url, binding.clock))
 
     async def on(
         self,
@@ -443,37 +446,39 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         after: str | None = None,
         job_id: str | Iterable[str] | None = None,
     ) -> AsyncEventListener:
-        """Have a function called with the queue's events, in a task of its own, from now on.
+        """Call a function with each event of the queue from now on, in a task of its own.
 
         Arguments and errors as for `Queue.on`. A coroutine function is awaited.
         """
         wanted = checked_callback(kinds, callback)
         events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
         await events.__aenter__()
-        listening = AsyncEventListener(events, wanted, callback, self._listenings.discard)
-        self._listenings.add(listening)
-        return listening
+        listener = AsyncEventListener(events, wanted, callback, self._listeners.discard)
+        self._listeners.add(listener)
+        return listener
 
     async def close(self) -> None:
-        """Close the connections of this event loop, after what is being enqueued.
+        """Close the connections of this event loop, after the enqueues that are in flight.
 
-        What listens on it ends. The next call opens new ones.
+        The event listeners of this loop stop. The next call opens new connections.
         """
-        await stop_all(self._listenings)
-        for together in self._together.current.values():
-            await together.settled()
+        await stop_all(self._listeners)
+        for batcher in self._batchers.current.values():
+            await batcher.settled()
         await self._binding.made.close()
 
-    async def _trip(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:
-        """What came of each job, to the end of the first round trip in which one failed.
+    async def _attempt_enqueue(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:
+        """Add jobs up to the end of the first round trip in which a job failed.
 
-        Where there was no answer, that is what came of all the rest.
+        Returns:
+            A receipt or an error for each job. If the server did not answer, that error stands for
+            all remaining jobs.
         """
         receipts: list[Receipt | BideError] = []
-        place = self._binding
-        for trip in self._pipeline(jobs, place):
+        binding = self._binding
+        for exchange in self._pipeline(jobs, binding):
             try:
-                came = trip.read(await place.client.attempt_many(trip.commands))
+                came = exchange.read(await binding.client.attempt_many(exchange.commands))
             except BideError as error:
                 return [*receipts, *[error] * (len(jobs) - len(receipts))]
             receipts += came
@@ -482,14 +487,14 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         return receipts
 
     def _make_client(self, url: str, clock: str) -> aio.AsyncClient:
-        stand_in: FakeServer | None = config.overridden().fake_server
-        if stand_in is not None:
-            return stand_in.awaited(self.name)
-        return aio.AsyncClient(url, retry_for=self._patience, clock=clock)
+        fake_server: FakeServer | None = config.overridden().fake_server
+        if fake_server is not None:
+            return fake_server.awaited(self.name)
+        return aio.AsyncClient(url, retry_for=self._retry_for, clock=clock)
 
     def _leave(self, client: aio.AsyncClient) -> None:
-        for listening in [*self._listenings]:
-            listening.abandon()
+        for listener in [*self._listeners]:
+            listener.abandon()
         client.abandon()
 
     async def _run(self, command: Command[T]) -> T:

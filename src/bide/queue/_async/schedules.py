@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class AsyncGroup:
-    """One group of a queue's jobs, which run one at a time; `queue.group(name)`."""
+    """A group of a queue's jobs, which run one at a time by default; `queue.group(name)`."""
 
     def __init__(self, queue: AsyncQueue, name: str) -> None:
         """Name a group; nothing is sent.
 
         Raises:
-            UsageError: nothing can have that name.
+            UsageError: the name is invalid.
         """
         self.queue: Final = queue
         self.name: Final = check_name(name, "group")
@@ -39,42 +39,42 @@ class AsyncGroup:
         return f"<{type(self).__name__} {self.name} of {self.queue.name}>"
 
     async def configure(self, **settings: Unpack[GroupSettings]) -> None:
-        """Say how the group's jobs run, whatever they ask for; what is not given stays as it is.
+        """Change settings of the group; they override the options of its jobs.
 
         Args:
-            settings: see `bide.GroupSettings`.
+            settings: see `bide.GroupSettings`; other settings stay as they are.
 
         Raises:
-            UsageError: one cannot be meant, or none is given.
+            UsageError: a setting is invalid, or none is given.
         """
         await self.queue._run(settings_call(self.queue.keys, self.name, settings))
 
     async def pause(self) -> None:
-        """Let no job of the group begin; those that run go on."""
+        """Start no more jobs of the group; running jobs continue."""
         await self.queue._run(queue_commands.configure(self.queue.keys, self.name, paused=True))
 
     async def resume(self) -> None:
-        """Let jobs of the group begin again."""
+        """Start jobs of the group again."""
         await self.queue._run(queue_commands.configure(self.queue.keys, self.name, paused=False))
 
     async def counts(self) -> GroupCounts:
-        """How many of its jobs wait or run, and how they may run."""
+        """Return how many of its jobs wait or run, and its settings."""
         return await self.queue._run(queue_commands.counts(self.queue.keys, self.name))
 
 
 class AsyncGrouping:
-    """What a queue does with groups."""
+    """Methods of a queue for groups."""
 
     def group(self, name: str) -> AsyncGroup:
-        """The group of that name, whether it has jobs or not.
+        """Return the group of this name, even if it has no jobs.
 
         Raises:
-            UsageError: nothing can have that name.
+            UsageError: the name is invalid.
         """
         return AsyncGroup(cast("AsyncQueue", self), name)
 
     async def groups(self) -> list[GroupCounts]:
-        """The groups that have jobs, or are configured or paused, by name."""
+        """Return the groups that have jobs, are configured or are paused, sorted by name."""
         queue = cast("AsyncQueue", self)
         found: dict[str, GroupCounts] = {}
         cursor = None
@@ -110,7 +110,7 @@ class AsyncSchedules:
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Set a schedule; arguments and errors as for `Schedules.upsert`."""
-        here = self._queue._binding
+        binding = self._queue._binding
         planned = plan(
             self._queue,
             name,
@@ -128,41 +128,41 @@ class AsyncSchedules:
             missed=missed,
             jitter=jitter,
         )
-        draft = planned.draft(here.keys, here.seal)
-        reply = await here.client.run(ops.set_schedule(here.keys, draft))
-        if here.makes_known:
-            await here.client.run(
-                queue_commands.register_queues(here.everywhere, [self._queue.name])
+        draft = planned.draft(binding.keys, binding.seal)
+        reply = await binding.client.run(ops.set_schedule(binding.keys, draft))
+        if binding.makes_known:
+            await binding.client.run(
+                queue_commands.register_queues(binding.everywhere, [self._queue.name])
             )
-            here.made_known(True)
+            binding.made_known(True)
         return found(reply.schedule, name, self._queue.name)
 
     async def fetch(self, name: str) -> Schedule:
-        """The schedule of this name.
+        """Return the schedule of this name.
 
         Raises:
-            ScheduleNotFound: there is none.
+            ScheduleNotFound: it does not exist.
         """
         name = check_schedule_name(name)
         page = await self._queue._run(ops.read_schedules(self._queue.keys, [name]))
         return found(next(iter(page.schedules), None), name, self._queue.name)
 
     async def all(self) -> list[Schedule]:
-        """All schedules of the queue, by their names."""
+        """Return all schedules of the queue, sorted by name."""
         pages = [await self._queue._run(ops.read_page(self._queue.keys, "0"))]
         while pages[-1].cursor != "0":
             pages.append(await self._queue._run(ops.read_page(self._queue.keys, pages[-1].cursor)))
         return by_name(pages)
 
     async def next(self, name: str, count: int = 5) -> list[datetime]:
-        """The times that a schedule fires next, `count` at most; raises as `fetch` does."""
+        """Return up to `count` of the next times of a schedule; raises as `fetch` does."""
         return (await self.fetch(name)).upcoming(count)
 
     async def run(self, name: str) -> AsyncJob[Any]:
-        """Make a job of a schedule now, paused or not, beside those that it makes at its times.
+        """Enqueue a job of a schedule now, even if it is paused; its own times do not change.
 
         Raises:
-            ScheduleNotFound: there is none of this name.
+            ScheduleNotFound: it does not exist.
         """
         id = id_of(check_schedule_name(name), new_id())
         receipt = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))
@@ -170,15 +170,15 @@ class AsyncSchedules:
         return AsyncJob(self._queue, receipt.id, receipt=receipt)
 
     async def pause(self, name: str) -> Schedule:
-        """Let a schedule fire no more until it is resumed; raises as `fetch` does."""
+        """Stop a schedule from firing until it is resumed; raises as `fetch` does."""
         return await self._pause(name, True)
 
     async def resume(self, name: str) -> Schedule:
-        """Let a schedule fire again, from its next time on; raises as `fetch` does."""
+        """Let a schedule fire again, from its next time; raises as `fetch` does."""
         return await self._pause(name, False)
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule; whether it was there. Jobs that it has made stay."""
+        """Remove a schedule, but not its jobs; return whether it existed."""
         name = check_schedule_name(name)
         words = await self._queue._run(ops.remove_schedules(self._queue.keys, [name]))
         return words == ["ok"]
@@ -190,7 +190,7 @@ class AsyncSchedules:
 
 
 class AsyncScheduling(Declaring[AsyncTaskDecorator]):
-    """What a queue does with schedules."""
+    """Methods of a queue for schedules."""
 
     _task_class = AsyncTask
 

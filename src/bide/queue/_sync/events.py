@@ -22,35 +22,35 @@ _calling: Final = threading.local()
 
 
 class Events:
-    """What becomes of a queue's jobs, event by event, from where the `with` begins."""
+    """An iterator over the events of a queue, from the moment the `with` is entered."""
 
-    def __init__(self, following: EventReader, make_client: Callable[[], blocking.Client]) -> None:
-        self._following = following
+    def __init__(self, reader: EventReader, make_client: Callable[[], blocking.Client]) -> None:
+        self._reader = reader
         self._make_client = make_client
         self._client: blocking.Client | None = None
-        self._steps = following.steps()
+        self._steps = reader.steps()
         self._todo: Any = None
         self._cut = threading.Event()
         self._answered: bool | None = None
-        """Whether the server did when the connection was cut."""
+        """Whether the server answered when the connection was cut."""
 
     @property
     def after(self) -> str:
-        """The id up to which events were read: `queue.events(after=...)` goes on behind it."""
-        return self._following.after
+        """The id of the last event that was read: `queue.events(after=...)` continues after it."""
+        return self._reader.after
 
     def __enter__(self) -> Self:
         """Hold the stream open.
 
         Raises:
-            UsageError: it is held open already, by another `with` for these events.
+            UsageError: another `with` holds it open already.
             BideError: the server cannot be reached, or refuses.
         """
         if self._client is not None:
             raise entered_already()
         client = self._make_client()
         try:
-            self._following.began(client.run(self._following.hold()))
+            self._reader.began(client.run(self._reader.hold()))
         except BaseException:
             client.close()
             raise
@@ -61,18 +61,18 @@ class Events:
         client, self._client = self._client, None
         if client is not None:
             answers = client.answers if self._answered is None else self._answered
-            if answers and not self._following.is_named:  # else it is let go of ten minutes later
-                client.send_last(self._following.let_go())
+            if answers and not self._reader.is_named:  # otherwise it expires after ten minutes
+                client.send_last(self._reader.let_go())
             client.close()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        """The next event; waits for it.
+        """Wait for the next event and return it.
 
         Raises:
-            StopIteration: there was none for as long as the time-out; another call waits again.
+            StopIteration: no event came within the time-out; another call waits again.
             BideError: the server cannot be reached, or refuses; another call tries again.
         """
         try:
@@ -83,7 +83,7 @@ class Events:
                 self._todo = None
                 step = self._steps.send(outcome)
         except StopIteration:
-            self._steps = self._following.steps()
+            self._steps = self._reader.steps()
             raise
         return step
 
@@ -100,7 +100,7 @@ class Events:
         return client.run(step)
 
     def _stop(self) -> None:
-        """Have what another thread waits for end now."""
+        """End the read of another thread now."""
         client = self._client
         if client is not None:
             if self._answered is None:
@@ -110,7 +110,7 @@ class Events:
 
 
 class _Cut(Exception):
-    """Nothing is to be read any more."""
+    """The connection was cut by `_stop`: read nothing more."""
 
 
 class EventListener:
@@ -123,13 +123,13 @@ class EventListener:
         callback: Callable[[Event], object],
         ended: Callable[[EventListener], object],
     ) -> None:
-        """Begin.
+        """Start the thread.
 
         Args:
-            events: have been entered.
-            kinds: those that are wanted.
+            events: the events, entered.
+            kinds: the kinds of events to pass on.
             callback: takes an event.
-            ended: takes this, at the end.
+            ended: takes this listener when it ends.
         """
         self._events = events
         self._kinds = kinds
@@ -141,14 +141,14 @@ class EventListener:
 
     @property
     def after(self) -> str:
-        """The id of the event that was read last: `after=` goes on behind it."""
+        """The id of the last event that was read: `after=` continues after it."""
         return self._events.after
 
     def stop(self) -> None:
-        """End it; returns when the callback that runs, if any, has.
+        """Stop listening; return when the running callback, if any, has returned.
 
-        Called from a callback, this one's or another's, it does not wait: two that stop each other
-        would wait for ever.
+        Called from the callback of this or another listener, it does not wait: two callbacks that
+        stop each other would deadlock.
         """
         self._begin_to_stop()
         if getattr(_calling, "back", False):
@@ -158,7 +158,7 @@ class EventListener:
             self._thread.join(0.05)
 
     def _begin_to_stop(self) -> None:
-        """`stop`, without waiting."""
+        """Stop without waiting."""
         self._stopping.set()
         self._events._stop()
 
@@ -172,7 +172,7 @@ class EventListener:
                         self._call(event)
                     if self._stopping.is_set():
                         break
-            except Exception as error:  # also what a connection that was cut under it raises
+            except Exception as error:  # also the error of a connection that was cut
                 if self._stopping.is_set():
                     break
                 pause = min(2 * pause or 1.0, LONGEST_RECONNECT_PAUSE)
@@ -196,10 +196,10 @@ class EventListener:
             _calling.back = False
 
 
-def stop_all(listenings: Iterable[EventListener]) -> None:
-    """Stop all at once, so that the goodbyes of all take no longer than one's."""
-    ending = [*listenings]
-    for listening in ending:
-        listening._begin_to_stop()
-    for listening in ending:
-        listening.stop()
+def stop_all(listeners: Iterable[EventListener]) -> None:
+    """Stop all listeners concurrently: all goodbyes take as long as one."""
+    ending = [*listeners]
+    for listener in ending:
+        listener._begin_to_stop()
+    for listener in ending:
+        listener.stop()

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Job(JobView[R]):
-    """A job; what it says of itself is read from the server when first asked, or by `refresh`."""
+    """A job; its first property access reads it from the server, and `refresh` reads it again."""
 
     def __init__(
         self,
@@ -37,22 +37,22 @@ class Job(JobView[R]):
         """Read the job again.
 
         Raises:
-            JobNotFound: it is no more.
+            JobNotFound: the job no longer exists.
         """
         self._snapshot = self.queue.fetch(self.id)._snapshot
         return self
 
     def wait(self, timeout: Duration | None = None) -> R:
-        """Wait until the job has ended; what the task returned.
+        """Wait until the job has ended; return the result of the task.
 
         Args:
-            timeout: how long at most; None waits without end.
+            timeout: maximum time to wait; None for no limit.
 
         Raises:
-            JobFailed: it has failed for good.
-            JobCancelled: it was cancelled.
-            JobWaitTimeout: it has not ended in time; it goes on.
-            JobNotFound: it is no more.
+            JobFailed: the job has failed, and is not retried.
+            JobCancelled: the job was cancelled.
+            JobWaitTimeout: the job has not ended in time; it continues.
+            JobNotFound: the job no longer exists.
         """
         seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
         until = None if seconds is None else time.monotonic() + seconds
@@ -70,17 +70,17 @@ class Job(JobView[R]):
         raise not_found(self.id)
 
     def why(self) -> list[Reason]:
-        """Why it has not run: what holds it back now, the nearest first; empty once it has begun.
+        """Return the reasons why the job does not run now; none once it has started.
 
         Raises:
-            JobNotFound: it is no more.
+            JobNotFound: the job no longer exists.
         """
         workers = self.queue.workers()
         results = self.queue._client.run_many(explain_calls(self.queue, self.id))
         return explain(explain_dependencies(self.queue, self, results, workers))
 
     def cancel(self, running: bool = True) -> bool:
-        """Take the job back before it runs; one that runs is asked to end; as `Queue.cancel`."""
+        """Cancel the job before it runs; ask a running job to stop; see `Queue.cancel`."""
         self._snapshot = None
         return self.queue.cancel(self.id, running)
 
@@ -88,8 +88,8 @@ class Job(JobView[R]):
         """Give the job another due time.
 
         Raises:
-            JobStateError: it runs or has ended.
-            JobNotFound: it is no more.
+            JobStateError: the job runs or has ended.
+            JobNotFound: the job no longer exists.
         """
         command = job_commands.reschedule(
             self.queue.keys, [self.id], enqueue_commands.when(delay, at)
@@ -102,20 +102,20 @@ class Job(JobView[R]):
         self._moved(self.queue._run(command)[0], "promoted", "a delayed or waiting one")
 
     def retry(self, delay: Duration | None = None, at: datetime | None = None) -> None:
-        """Run a job that has ended once more; its attempts are counted anew.
+        """Run a finished job again; its attempts are counted from 1 again.
 
         Raises:
-            JobStateError: it has not ended.
-            JobNotFound: it is no more.
+            JobStateError: the job has not ended.
+            JobNotFound: the job no longer exists.
         """
         command = job_commands.retry(self.queue.keys, [self.id], enqueue_commands.when(delay, at))
         self._moved(self.queue._run(command)[0], "retried", "one that has ended")
 
     def delete(self) -> bool:
-        """Remove every trace of the job; False if there was none.
+        """Delete the job and all its data; return False if it did not exist.
 
         Raises:
-            JobStateError: it runs.
+            JobStateError: the job runs.
         """
         return self._removed(self.queue.delete_many([self.id])[0])
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """One group of a queue's jobs, which run one at a time; `queue.group(name)`."""
+    """A group of a queue's jobs, which run one at a time by default; `queue.group(name)`."""
 
     def __init__(self, queue: Queue, name: str) -> None:
         """Name a group; nothing is sent.
 
         Raises:
-            UsageError: nothing can have that name.
+            UsageError: the name is invalid.
         """
         self.queue: Final = queue
         self.name: Final = check_name(name, "group")
@@ -39,42 +39,42 @@ class Group:
         return f"<{type(self).__name__} {self.name} of {self.queue.name}>"
 
     def configure(self, **settings: Unpack[GroupSettings]) -> None:
-        """Say how the group's jobs run, whatever they ask for; what is not given stays as it is.
+        """Change settings of the group; they override the options of its jobs.
 
         Args:
-            settings: see `bide.GroupSettings`.
+            settings: see `bide.GroupSettings`; other settings stay as they are.
 
         Raises:
-            UsageError: one cannot be meant, or none is given.
+            UsageError: a setting is invalid, or none is given.
         """
         self.queue._run(settings_call(self.queue.keys, self.name, settings))
 
     def pause(self) -> None:
-        """Let no job of the group begin; those that run go on."""
+        """Start no more jobs of the group; running jobs continue."""
         self.queue._run(queue_commands.configure(self.queue.keys, self.name, paused=True))
 
     def resume(self) -> None:
-        """Let jobs of the group begin again."""
+        """Start jobs of the group again."""
         self.queue._run(queue_commands.configure(self.queue.keys, self.name, paused=False))
 
     def counts(self) -> GroupCounts:
-        """How many of its jobs wait or run, and how they may run."""
+        """Return how many of its jobs wait or run, and its settings."""
         return self.queue._run(queue_commands.counts(self.queue.keys, self.name))
 
 
 class Grouping:
-    """What a queue does with groups."""
+    """Methods of a queue for groups."""
 
     def group(self, name: str) -> Group:
-        """The group of that name, whether it has jobs or not.
+        """Return the group of this name, even if it has no jobs.
 
         Raises:
-            UsageError: nothing can have that name.
+            UsageError: the name is invalid.
         """
         return Group(cast("Queue", self), name)
 
     def groups(self) -> list[GroupCounts]:
-        """The groups that have jobs, or are configured or paused, by name."""
+        """Return the groups that have jobs, are configured or are paused, sorted by name."""
         queue = cast("Queue", self)
         found: dict[str, GroupCounts] = {}
         cursor = None
@@ -109,38 +109,39 @@ class Schedules:
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Set a schedule: the one of this name, whether it is there or not.
+        """Create a schedule, or change the schedule of this name.
 
-        One that fires when it did before keeps its next time, and how often it has fired, whatever
-        else is said of it now; so a program may set its schedules each time it starts. One that
-        fires at other times begins anew. Times that have passed by now are not made up for.
+        If its times do not change, an existing schedule keeps its next time and its count, so a
+        program can set its schedules at each start. If they change, the schedule starts again
+        from zero. Times that have already passed do not fire.
 
         Args:
-            name: of the schedule, of 100 bytes at most.
-            task: what its jobs call, as for `enqueue_call`.
+            name: the schedule's name, at most 100 bytes.
+            task: the task of its jobs, as for `enqueue_call`.
             args: positional arguments.
             kwargs: keyword arguments.
             cron: an expression of five fields, such as `"0 9 * * 1-5"`.
-            every: an interval, of 10 ms or more; the first time is one from now, or `start`.
-            at: a list of moments, 100 at most.
+            every: an interval of 10 ms or more. The first time is `start`, or one interval from
+                now.
+            at: a list of at most 100 moments.
             tz: the time zone of `cron`, such as `"Europe/Paris"`; UTC by default.
-            start: before which it does not fire.
-            end: after which it does not fire.
-            limit: how often it fires at most.
-            missed: what becomes of times that pass while no worker looks: `"once"`: the last of
-                them is made up for; `"all"`: each is; `"skip"`: none that passed more than a minute
-                ago.
-            jitter: how much later than its time a job may be due at most; how much it is, follows
-                from the schedule's name and the time.
-            options: of its jobs, see `bide.ScheduleOptions`.
+            start: the schedule does not fire before this moment.
+            end: the schedule does not fire after this moment.
+            limit: maximum number of times that it fires.
+            missed: what happens with times that passed while no worker was running. `"once"` fires
+                the last of them, `"all"` fires each of them, `"skip"` fires only those of the last
+                minute.
+            jitter: maximum time by which a job is due after its time. The schedule's name and the
+                time determine the actual value.
+            options: options of its jobs, see `bide.ScheduleOptions`.
 
         Raises:
-            UsageError: something cannot be meant: no or two of `cron`, `every` and `at`, an
-                expression that never fires, a delay queue.
-            PayloadError: the arguments do not fit the serializer, or take more than a megabyte.
-            ServerFull: the server takes no more; nothing was changed.
+            UsageError: an argument is invalid: none or two of `cron`, `every` and `at` are given,
+                the expression never fires, or this is a delay queue.
+            PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
+            ServerFull: the server has reached its memory limit; nothing was changed.
         """
-        here = self._queue._binding
+        binding = self._queue._binding
         planned = plan(
             self._queue,
             name,
@@ -158,43 +159,45 @@ class Schedules:
             missed=missed,
             jitter=jitter,
         )
-        draft = planned.draft(here.keys, here.seal)
-        reply = here.client.run(ops.set_schedule(here.keys, draft))
-        if here.makes_known:
-            here.client.run(queue_commands.register_queues(here.everywhere, [self._queue.name]))
-            here.made_known(True)
+        draft = planned.draft(binding.keys, binding.seal)
+        reply = binding.client.run(ops.set_schedule(binding.keys, draft))
+        if binding.makes_known:
+            binding.client.run(
+                queue_commands.register_queues(binding.everywhere, [self._queue.name])
+            )
+            binding.made_known(True)
         return found(reply.schedule, name, self._queue.name)
 
     def fetch(self, name: str) -> Schedule:
-        """The schedule of this name.
+        """Return the schedule of this name.
 
         Raises:
-            ScheduleNotFound: there is none.
+            ScheduleNotFound: it does not exist.
         """
         name = check_schedule_name(name)
         page = self._queue._run(ops.read_schedules(self._queue.keys, [name]))
         return found(next(iter(page.schedules), None), name, self._queue.name)
 
     def all(self) -> list[Schedule]:
-        """All schedules of the queue, by their names."""
+        """Return all schedules of the queue, sorted by name."""
         pages = [self._queue._run(ops.read_page(self._queue.keys, "0"))]
         while pages[-1].cursor != "0":
             pages.append(self._queue._run(ops.read_page(self._queue.keys, pages[-1].cursor)))
         return by_name(pages)
 
     def next(self, name: str, count: int = 5) -> list[datetime]:
-        """The times that a schedule fires next, `count` at most; raises as `fetch` does."""
+        """Return up to `count` of the next times of a schedule; raises as `fetch` does."""
         return self.fetch(name).upcoming(count)
 
     def run(self, name: str) -> Job[Any]:
-        """Make a job of a schedule now, paused or not, beside those that it makes at its times.
+        """Enqueue a job of a schedule now, even if it is paused; its own times do not change.
 
-        Where its jobs are `unique`, it may fold into another: the job that is returned, whose
-        `outcome` says so.
+        If its jobs are `unique`, another job may hold the key. Then this returns that job, whose
+        `enqueue_result` says so.
 
         Raises:
-            ScheduleNotFound: there is none of this name.
-            DuplicateJob: another holds the key, and `unique` says to reject.
+            ScheduleNotFound: it does not exist.
+            DuplicateJob: another job holds the key, and `unique` says to reject.
         """
         id = id_of(check_schedule_name(name), new_id())
         receipt = self._queue._run(ops.run_schedule(self._queue.keys, name, id))
@@ -202,15 +205,15 @@ class Schedules:
         return Job(self._queue, receipt.id, receipt=receipt)
 
     def pause(self, name: str) -> Schedule:
-        """Let a schedule fire no more until it is resumed; raises as `fetch` does."""
+        """Stop a schedule from firing until it is resumed; raises as `fetch` does."""
         return self._pause(name, True)
 
     def resume(self, name: str) -> Schedule:
-        """Let a schedule fire again, from its next time on; raises as `fetch` does."""
+        """Let a schedule fire again, from its next time; raises as `fetch` does."""
         return self._pause(name, False)
 
     def remove(self, name: str) -> bool:
-        """Remove a schedule; whether it was there. Jobs that it has made stay."""
+        """Remove a schedule, but not its jobs; return whether it existed."""
         name = check_schedule_name(name)
         return self._queue._run(ops.remove_schedules(self._queue.keys, [name])) == ["ok"]
 
@@ -221,7 +224,7 @@ class Schedules:
 
 
 class Scheduling(Declaring[TaskDecorator]):
-    """What a queue does with schedules."""
+    """Methods of a queue for schedules."""
 
     _task_class = Task
 

@@ -40,11 +40,11 @@ T = TypeVar("T")
 
 
 class DelayQueue:
-    """Data that come out when they are due, for code that blocks; safe to share by threads.
+    """A queue of data that come out when they are due, for blocking code; safe for threads.
 
-    What is pushed comes out in the order in which it is due, and of what is due at one instant,
-    in the order in which it was pushed. However many consumers there are, no two of them receive
-    the same item; with `take`, unless one held it for longer than its lease.
+    Items come out in due order; items that are due at the same instant, in the order of their
+    pushes. No two consumers receive the same item, unless a consumer held it with `take` for
+    longer than its lease.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class DelayQueue:
         prefix: str | None = None,
         retry_for: float = RETRY_FOR,
     ) -> None:
-        """Name a delay queue; nothing is sent before the first call. Arguments as for `Queue`.
+        """Create a delay queue; nothing is sent before the first call. Arguments as for `Queue`.
 
         Raises:
-            UsageError: a name or the URL cannot be meant.
+            UsageError: a name, the URL or `retry_for` is invalid.
         """
         self.queue: Final = Queue(name, url=url, prefix=prefix, retry_for=retry_for)
-        """What holds the items: its `counts()`, `pause()`, `resume()`, `configure()`."""
+        """The queue that holds the items; use its `counts`, `pause`, `resume` and `configure`."""
         self._core = DelayCore()
         self._lock = threading.Lock()
-        self._hearing: list[WakeListener] = []
-        """What waits for news, to be cut off by `close`."""
+        self._listeners: list[WakeListener] = []
+        """The listeners that are waiting; `close` cuts them off."""
         self._closes = 0
-        """How often this was closed."""
+        """The number of calls of `close`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue.name!r})"
@@ -101,96 +101,99 @@ class DelayQueue:
         ids: Sequence[str] | None = None,
         durability: Durability | None = None,
     ) -> list[PushResult]:
-        """Add items, in one round trip up to some thousands.
+        """Add items: up to some thousands in one round trip.
 
         Args:
-            data: what JSON can hold, each at most a megabyte.
-            delay: from now until they are due; without it, they are due at once.
-            at: when they are due instead, an aware `datetime`.
-            ids: one for each, so that pushing it again adds nothing; by default new ones. An id
-                is remembered for as long as its item is there, and at least 15 s longer.
+            data: values that JSON can encode, each at most 1 MB.
+            delay: time from now until they are due; without it, they are due at once.
+            at: an aware `datetime` at which they are due, instead of `delay`.
+            ids: an id for each item; by default new ids. Pushing an id again adds nothing. The
+                server remembers an id while its item exists, and at least 15 s longer.
             durability: what to wait for: `"local"` (the server's answer), `"replica"` or `"fsync"`.
 
         Raises:
-            UsageError: an argument cannot be meant.
-            PayloadError: the data do not fit JSON, or take more than a megabyte.
-            ServerFull: the server takes no more; those before may have been added.
-            ServerUnavailable: no answer; the items may be there. Their ids are in the error's
-                `job_ids`: repeating with `ids=` is safe.
+            UsageError: an argument is invalid.
+            PayloadError: JSON cannot encode an item, or it takes more than 1 MB.
+            ServerFull: the server has reached its memory limit; some items may have been added.
+            ServerUnavailable: the server did not answer, so the items may exist. Their ids are in
+                the error's `job_ids`: a retry with `ids=` is safe.
             DurabilityUnavailable: the server cannot give the durability; nothing was added.
-            DurabilityTimeout: it was not confirmed within 3 s; as for `ServerUnavailable`.
+            DurabilityTimeout: the items were added, but the durability was not confirmed within
+                3 s. A retry with `ids=` is safe here too.
         """
         jobs = self._core.prepare(data, delay, at, ids, durability)
-        self._drive(self._core.beginning(self._place, pushes=True, jobs=jobs))
+        self._drive(self._core.beginning(self._binding, pushes=True, jobs=jobs))
         added = self.queue._send(jobs)
         return [pushed(job) for job in added]
 
     # -- taking
 
     def pop(self, num: int = 1, previous: Duration = 0) -> list[Any]:
-        """Take up to `num` data that are due, for good: they are gone when they are returned.
+        """Remove up to `num` due items, and return their data.
 
-        A reply that is lost loses nothing if the server is back within 15 s: the call is repeated,
-        and returns the same. What is repeated later finds nothing, and says so in the log; and
-        what this process does not live to deal with is lost. `take` is for what must not be.
+        If a reply is lost and the server returns within 15 s, the call is retried and returns the
+        same items. A later retry finds nothing, and logs how many items are lost. If this process
+        dies, the items that it has removed are lost too. Use `take` for items that must not be
+        lost.
 
         Args:
-            num: how many at most.
-            previous: only what was due so long ago.
+            num: maximum number of items.
+            previous: only items that became due at least this long ago.
 
         Raises:
-            UsageError: an argument cannot be meant, or the queue holds jobs and no data.
-            ServerUnavailable: no answer; what was taken by then is what the next call returns, if
-                it comes within 15 s.
+            UsageError: an argument is invalid, or the queue holds jobs and no data.
+            ServerUnavailable: the server did not answer. A call within 15 s returns the items that
+                this call has removed.
         """
         count, previous_us = checked_num(num), to_us(previous, "previous")
-        place = self._place
-        self._drive(self._core.beginning(place, pushes=False))
-        return self._drive(self._core.popping(place.keys, count, previous_us))
+        binding = self._binding
+        self._drive(self._core.beginning(binding, pushes=False))
+        return self._drive(self._core.popping(binding.keys, count, previous_us))
 
     def take(self, num: int = 1, *, lease: Duration = LEASE, wait: Duration | None = 0) -> Taking:
-        """Hold up to `num` items that are due, for the length of a `with` block.
+        """Hold up to `num` due items under a lease, for the length of a `with` block.
 
-        Ack each item that is dealt with. What is neither acked nor given back when the block ends
-        is given back at once: after an exception as a delivery that failed, which counts as an
-        attempt; else as if it had not been taken. Of a consumer that dies, others receive the items
-        when the lease has ended; one whose consumers die of it again and again, fails.
+        Ack each item when your work on it is done. At the end of the block, all unanswered items
+        return to the queue. After an exception, this counts as an attempt; otherwise it does not.
+        If the consumer dies, other consumers receive its items when the lease ends. An item whose
+        consumers die again and again fails.
 
         Args:
-            num: how many at most, up to 250.
-            lease: how long they are held, unless they are extended.
-            wait: how long to wait for the first of them to be due; None for as long as it takes,
-                or until `close`.
+            num: maximum number of items, up to 250.
+            lease: how long the items are held, unless they are extended.
+            wait: maximum time to wait for the first item; None for no limit. The wait also ends
+                when `close` is called.
 
         Raises:
-            UsageError: an argument cannot be meant; or, when the block is entered, the queue holds
-                jobs and no data.
+            UsageError: an argument is invalid; or, when the block is entered, the queue holds jobs
+                and no data.
         """
         return Taking(self, take_options(num, lease, wait), self._closes)
 
     def each(
         self, *, num: int = 1, lease: Duration = LEASE, wait: Duration | None = None
     ) -> Iterator[Item]:
-        """Items one after another, as they are due; ends when none came for `wait`, or by `close`.
+        """Iterate over items as they become due; end after `wait` without an item, or by `close`.
 
-        Deal with each in a `with item:` block: at its end the item is acked, and after an exception
-        given back, which counts as an attempt. (Without it the loop cannot tell an exception from
-        its end, and gives back as if it had not been taken.) An item that is passed over without an
-        answer comes again after a while, which grows and counts as an attempt, with a warning.
+        Use a `with item:` block for each item. At its end the item is acked. After an exception the
+        item returns to the queue, which counts as an attempt. (Without the block, the loop cannot
+        tell an exception from its end, and returns items as if they had not been taken.) If you go
+        past an item without an answer, a warning is logged. The item comes again after a delay that
+        grows, and this counts as an attempt.
 
-        Args as for `take`; with `num` above 1, that many are taken at once, and the leases of all
-        begin then: choose a lease for as long as the work on all of them takes, or extend it.
+        Args as for `take`. If `num` is above 1, that many items are taken together, and all their
+        leases start then. Choose a lease that covers the work on all of them, or extend it.
 
         Raises:
-            UsageError: an argument cannot be meant.
+            UsageError: an argument is invalid.
         """
-        asked = take_options(num, lease, wait)
-        return self._each(asked)
+        options = take_options(num, lease, wait)
+        return self._each(options)
 
     # -- looking and removing
 
     def length(self) -> int:
-        """How many items there are that nobody has taken: delayed and due."""
+        """Return the number of items that are not taken: delayed and due."""
         counts = self.queue.counts()
         return counts.delayed + counts.waiting
 
@@ -198,58 +201,60 @@ class DelayQueue:
         return self.length()
 
     def __bool__(self) -> bool:
-        return True  # an empty one is a delay queue all the same, and asks no server
+        return True  # an empty delay queue is true, and needs no round trip
 
     def peek(self, num: int = 10, *, within: Duration | None = None) -> list[ItemInfo]:
-        """The items that come out next, in that order; they stay where they are.
+        """Return the items that come out next, in that order, without taking them.
 
         Args:
-            num: how many at most, up to 500.
-            within: only what is due by then; 0 for what is due now.
+            num: maximum number of items, up to 500.
+            within: only items that are due within this time; 0 for items that are due now.
 
         Raises:
-            UsageError: an argument cannot be meant.
+            UsageError: an argument is invalid.
         """
         within_us = None if within is None else to_us(within, "within")
-        return self._drive(self._core.peeking(self._place.keys, num, within_us))
+        return self._drive(self._core.peeking(self._binding.keys, num, within_us))
 
     def items(self, state: str, start: int = 0, count: int = 50) -> list[ItemInfo]:
-        """A page of the items in one state: `delayed`, `waiting`, `active`, `failed` ..."""
-        return self._drive(self._core.listing(self._place.keys, state, start, count))
+        """Return a page of the items in a state: `delayed`, `waiting`, `active`, `failed` ..."""
+        return self._drive(self._core.listing(self._binding.keys, state, start, count))
 
     def remove(self, ids: Sequence[str]) -> list[str]:
-        """Remove items that nobody holds, failed ones too.
+        """Remove items that no consumer holds, failed items too.
 
         Returns:
-            For each `ok`, also if it was removed before; `active` (it is held, nothing was
-            removed), `completed` (it was taken lately) or `gone`.
+            For each item `ok`, also if it was removed before; `active` if a consumer holds it, so
+            that it was not removed; `completed` if it was taken recently; or `gone`.
         """
-        return self._drive(self._core.removing(self._place.keys, ids))
+        return self._drive(self._core.removing(self._binding.keys, ids))
 
     def retry(
         self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
     ) -> list[str]:
-        """Have failed items come out again; for each `ok`, its state instead, or `gone`."""
+        """Return failed items to the queue; return for each `ok`, its state, or `gone`."""
         return self.queue.retry_many(ids, delay, at)
 
     def clear(self) -> int:
-        """Remove all items that nobody has taken; how many there were."""
+        """Remove all items that are not taken; return their number."""
         return self.queue.purge()
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones.
 
-        A `take` that waits in another thread comes back empty, and `each` ends. If the server is
-        away, this takes a second at most: what is held comes back when its lease ends.
+        A `take` that waits in another thread returns no items, and `each` ends. If the server is
+        unavailable, this takes at most 1 s: held items return to the queue when their leases end.
         """
         with self._lock:
             self._closes += 1
-            for hints in self._hearing:
-                hints.cut()
-        place = self._place
-        goodbye = blocking.Client(place.url, retry_for=0, reply_timeout=GOODBYE, clock=place.clock)
+            for listener in self._listeners:
+                listener.cut()
+        binding = self._binding
+        goodbye = blocking.Client(
+            binding.url, retry_for=0, reply_timeout=GOODBYE, clock=binding.clock
+        )
         try:
-            self._drive(self._core.leaving(place.keys), by=goodbye)
+            self._drive(self._core.leaving(binding.keys), by=goodbye)
         finally:
             goodbye.close()
         self.queue.close()
@@ -257,7 +262,7 @@ class DelayQueue:
     # -- what items and `take` use
 
     @property
-    def _place(self) -> ServerBinding[blocking.Client]:
+    def _binding(self) -> ServerBinding[blocking.Client]:
         return usable(self.queue._binding)
 
     def _answer(
@@ -268,12 +273,12 @@ class DelayQueue:
     def _extend(self, items: Sequence[Item], lease: Duration | None) -> list[bool]:
         return self._drive(self._core.extending(self.queue.keys, items, lease))
 
-    def _begin(self, asked: TakeOptions, closes: int) -> Items:
-        place = self._place
-        self._drive(self._core.beginning(place, pushes=False))
-        claimed = self._drive(self._core.taking(place.keys, asked), closes)
-        items = [Item(self, job, data, asked.lease_us) for job, data in claimed]
-        self._core.seats.hold(items)
+    def _begin(self, options: TakeOptions, closes: int) -> Items:
+        binding = self._binding
+        self._drive(self._core.beginning(binding, pushes=False))
+        claimed = self._drive(self._core.taking(binding.keys, options), closes)
+        items = [Item(self, job, data, options.lease_us) for job, data in claimed]
+        self._core.sessions.hold(items)
         return Items(self, items)
 
     def _end(self, items: Items, error: BaseException | None) -> None:
@@ -282,24 +287,24 @@ class DelayQueue:
     def _return(self, item: Item, error: BaseException) -> None:
         self._drive(self._core.giving_up(self.queue.keys, [item], error))
 
-    def _each(self, asked: TakeOptions) -> Iterator[Item]:
+    def _each(self, options: TakeOptions) -> Iterator[Item]:
         closes = self._closes
         while closes == self._closes:
-            with Taking(self, asked, closes) as items:
+            with Taking(self, options, closes) as items:
                 if not items:
                     return
                 yield from items
                 self._drive(self._core.passing_over(self.queue.keys, items.unanswered))
 
     def _drive(self, steps: Steps[T], closes: int = 0, by: blocking.Client | None = None) -> T:
-        """Do what the steps say; what fails is for them to judge.
+        """Run steps; their errors are thrown into them.
 
         Args:
-            steps: what to do.
-            closes: how often this had been closed when the caller began.
-            by: what else than the queue's client sends it.
+            steps: the steps.
+            closes: the number of calls of `close` when the caller started.
+            by: the client that sends the commands, instead of the queue's own.
         """
-        client, hints = by or self.queue._client, None
+        client, listener = by or self.queue._client, None
         try:
             step = next(steps)
             while True:
@@ -311,45 +316,45 @@ class DelayQueue:
                     else:
                         step = steps.send(results)
                 elif isinstance(step, WaitForWakeUp):
-                    hints = hints or self._hear(client)
-                    heard = None if closes != self._closes else hints.wait(step.until)
+                    listener = listener or self._listen(client)
+                    heard = None if closes != self._closes else listener.wait(step.until)
                     step = steps.send(heard if closes == self._closes else CLOSED)
                 else:
-                    came = hints is not None and self._hush(hints)
-                    hints = None
+                    came = listener is not None and self._stop_listening(listener)
+                    listener = None
                     step = steps.send(came)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
             steps.close()
-            if hints is not None:
-                self._hush(hints)
+            if listener is not None:
+                self._stop_listening(listener)
 
-    def _hear(self, client: blocking.Client) -> WakeListener:
-        hints = client.hints(self.queue.keys["wake"])
+    def _listen(self, client: blocking.Client) -> WakeListener:
+        listener = client.hints(self.queue.keys["wake"])
         with self._lock:
-            self._hearing.append(hints)
-        return hints
+            self._listeners.append(listener)
+        return listener
 
-    def _hush(self, hints: WakeListener) -> bool:
+    def _stop_listening(self, listener: WakeListener) -> bool:
         with self._lock:
-            self._hearing.remove(hints)
-        return hints.close()
+            self._listeners.remove(listener)
+        return listener.close()
 
 
 class Taking:
-    """The `with` block of a `take`."""
+    """The context manager that `take` returns."""
 
-    def __init__(self, pile: DelayQueue, asked: TakeOptions, closes: int) -> None:
-        self._pile = pile
+    def __init__(self, delay_queue: DelayQueue, options: TakeOptions, closes: int) -> None:
+        self._delay_queue = delay_queue
         self._closes = closes
-        self._asked = asked
+        self._options = options
         self._items: Items | None = None
 
     def __enter__(self) -> Items:
         if self._items is not None:
             raise UsageError("This take has been entered already; call take() again.")
-        self._items = self._pile._begin(self._asked, self._closes)
+        self._items = self._delay_queue._begin(self._options, self._closes)
         return self._items
 
     def __exit__(
@@ -360,4 +365,4 @@ class Taking:
     ) -> None:
         items, self._items = self._items, None
         if items is not None:
-            self._pile._end(items, error)
+            self._delay_queue._end(items, error)

@@ -1,4 +1,4 @@
-"""What the blocking and the awaited delay queue decide alike, decided once, without I/O."""
+"""The logic that blocking and awaited delay queues share, without I/O."""
 
 from __future__ import annotations
 
@@ -57,21 +57,22 @@ from bide.queue.delay.sessions import (
 log = Log("bide.queue.delay")
 
 RETENTION: Final = Retention(completed=0, cancelled=0)
-"""What is taken is of no more use; so that a repeated call finds what it did, it stays for 15 s."""
+"""Taken items are not kept, except for 15 s, so that a repeated call finds what it took."""
 
 FIRST_DELAY, LONGEST_DELAY = 1_000_000, 300_000_000
-"""Microseconds after which an item comes again that `each` went past: doubling, and at most."""
+"""Microseconds before an item that `each` went past comes again: the first, and the longest after
+doubling."""
 
 
 class DelayCore:
     """One delay queue in one process."""
 
     def __init__(self) -> None:
-        self.seats: Final = ConsumerSessions()
+        self.sessions: Final = ConsumerSessions()
         self._marked: ServerBinding[Any] | None = None
-        """Where the queue is known to be marked as one of data."""
+        """The binding at which the queue is known to be marked as a data queue."""
         self._looked: ServerBinding[Any] | None = None
-        """Where a consumer has looked whether it is."""
+        """The binding at which a consumer has checked for that mark."""
 
     # -- pushing
 
@@ -83,59 +84,59 @@ class DelayCore:
         ids: Any,
         durability: Durability | None,
     ) -> list[Prepared]:
-        """Make data ready to be pushed."""
+        """Prepare data for a push."""
         if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
             raise UsageError(
                 f"push_many wants a list of what is to be pushed, not {type(data).__name__}; "
                 "push(...) pushes one."
             )
-        due, wanted = enqueue_commands.when(delay, at), check_durability(durability)
+        due, options = enqueue_commands.when(delay, at), check_durability(durability)
         bodies = [encode_item(one) for one in data]
         given = [new_id() for _ in bodies] if ids is None else checked_ids(ids)
         if len(given) != len(bodies):
             raise UsageError(f"There are {len(bodies)} data and {len(given)} ids; give one each.")
         return [
-            Prepared(check_name(id, "id"), due, DEFAULT_PRIORITY, body, wanted)
+            Prepared(check_name(id, "id"), due, DEFAULT_PRIORITY, body, options)
             for id, body in zip(given, bodies, strict=True)
         ]
 
     def beginning(
-        self, place: ServerBinding[Any], pushes: bool, jobs: Sequence[Prepared] = ()
+        self, binding: ServerBinding[Any], pushes: bool, jobs: Sequence[Prepared] = ()
     ) -> Steps[None]:
-        """Before the first push or look: a queue that is new, or has items, is one of data.
+        """Before the first push or read, mark a queue that is new or has items as a data queue.
 
-        Then no worker serves it, and it keeps nothing of what was taken. Where what is to be pushed
-        may be refused for its durability, that is asked before anything is written. A push looks
-        again as often as it makes the queue known: somebody may have had it forgotten.
+        No worker serves a data queue, and it keeps no taken items. If the server may refuse the
+        durability of a push, this asks before anything is written. A push repeats the mark as often
+        as it registers the queue, because the queue may have been removed meanwhile.
         """
-        if not place.makes_known if pushes else place in (self._marked, self._looked):
+        if not binding.makes_known if pushes else binding in (self._marked, self._looked):
             return
-        self._looked = place
-        if kinds := place.kinds(jobs):
-            yield from ask(enqueue_commands.enqueue(place.keys, [], kinds))
-        (marked,) = yield Send([job_commands.mark_data(place.keys, RETENTION, pushes)])
+        self._looked = binding
+        if kinds := binding.kinds(jobs):
+            yield from ask(enqueue_commands.enqueue(binding.keys, [], kinds))
+        (marked,) = yield Send([job_commands.mark_data(binding.keys, RETENTION, pushes)])
         if marked is True:
-            self._marked = place
+            self._marked = binding
 
     def _is_data(self, keys: Keys) -> bool:
         return self._marked is not None and self._marked.keys is keys
 
     def _has_found(self, keys: Keys) -> None:
-        """Data came out of a queue: if it was not marked, the next call looks again."""
+        """Note that the queue held data: if it is not marked, the next call checks again."""
         if not self._is_data(keys):
             self._looked = None
 
-    # -- taking for good
+    # -- popping
 
     def popping(self, keys: Keys, count: int, previous_us: int) -> Steps[list[Any]]:
-        """Data that are due, for good."""
-        found = self.seats.take_left_over(count)
-        seal, seat = Seal(config.signing_keys(), keys), self.seats.take("pop")
+        """Remove due items, and return their data."""
+        found = self.sessions.take_left_over(count)
+        seal, session = Seal(config.signing_keys(), keys), self.sessions.take("pop")
         try:
             while len(found) < count:
                 asked = min(count - len(found), worker_commands.MAX_POP)
-                reply = yield from ask(seat.pop(keys, asked, previous_us))
-                _hear_out(seat, reply)
+                reply = yield from ask(session.pop(keys, asked, previous_us))
+                _note_reply(session, reply)
                 data, refused = decoded(seal, reply)
                 found += data
                 if refused:
@@ -143,137 +144,141 @@ class DelayCore:
                 warn_of_lost(keys, reply)
                 if not reply.more and len(reply.bodies) < asked:
                     break
-        except BaseException as error:  # it has gone from the server: nobody else will have it
+        except BaseException as error:  # the server has removed them: only this process has them
             if not found or not isinstance(error, BideError):
-                self.seats.leave_over(found)
+                self.sessions.leave_over(found)
                 raise
             log.warning("queue %s: gave out less than was due: %s", keys.queue, error)
         finally:
-            self.seats.put(seat)
+            self.sessions.put(session)
         if found:
             self._has_found(keys)
-        self.seats.leave_over(found[count:])  # what an earlier call had taken, but not handed out
+        self.sessions.leave_over(
+            found[count:]
+        )  # more than `count` where an earlier call had left data over
         return found[:count]
 
     # -- taking under a lease
 
-    def taking(self, keys: Keys, wanted: TakeOptions) -> Steps[list[Held]]:
-        """Items that are due, under a lease; waits for the first of them."""
-        ends = None if wanted.wait is None else time.monotonic() + wanted.wait
-        if self.seats.has_orphans:
+    def taking(self, keys: Keys, options: TakeOptions) -> Steps[list[Held]]:
+        """Claim due items under a lease; wait for the first of them."""
+        ends = None if options.wait is None else time.monotonic() + options.wait
+        if self.sessions.has_unclaimed:
             yield from self.giving_back(keys)
-        seal, seat = Seal(config.signing_keys(), keys), self.seats.take("claim")
+        seal, session = Seal(config.signing_keys(), keys), self.sessions.take("claim")
         in_hand: list[Claimed] = []
-        strangers: list[Claimed] = []
+        not_data: list[Claimed] = []
         try:
             while True:
                 sent = time.monotonic()
                 is_last = ends is not None and sent >= ends
                 arm = 0 if is_last else 1
-                reply = yield from self._claim(seat, keys, wanted, len(strangers), arm)
+                reply = yield from self._claim(session, keys, options, len(not_data), arm)
                 in_hand += reply.jobs
-                found = check_reply(seal, reply, wanted.num)
-                strangers += found.strangers
-                again = reply.more or reply.drain or len(reply.jobs) >= wanted.num
-                ended = bool(found.items) or not again or len(strangers) >= MOST_REFUSED
+                found = check_reply(seal, reply, options.num)
+                not_data += found.not_data
+                again = reply.more or reply.drain or len(reply.jobs) >= options.num
+                ended = bool(found.items) or not again or len(not_data) >= MOST_REFUSED
                 settles, problem = found.settles, None
-                if strangers and ended:
-                    more, problem = decide(keys, strangers, bool(found.items), self._is_data(keys))
-                    settles, strangers = settles + more, []
+                if not_data and ended:
+                    more, problem = decide(keys, not_data, bool(found.items), self._is_data(keys))
+                    settles, not_data = settles + more, []
                 yield from settle_all(keys, settles)
-                in_hand = [*strangers, *(job for job, _ in found.items)]
+                in_hand = [*not_data, *(job for job, _ in found.items)]
                 if problem is not None:
                     raise problem
                 if found.items or (is_last and not again):
-                    yield from self._pass_on(seat, keys, wanted)
+                    yield from self._pass_on(session, keys, options)
                     if found.items:
                         self._has_found(keys)
                     return found.items
                 if not again:
                     until = sent + (reply.until_us - reply.now_us) / 1e6
-                    if (yield from _wait(seat, until if ends is None else min(until, ends))):
-                        yield from self._stop_waiting(seat, keys, wanted)
+                    if (yield from _wait(session, until if ends is None else min(until, ends))):
+                        yield from self._stop_waiting(session, keys, options)
                         return []
         except BaseException:
-            self.seats.orphan(in_hand)
+            self.sessions.keep_unclaimed(in_hand)
             raise
         finally:
-            self.seats.put(seat)
+            self.sessions.put(session)
 
     def _claim(
-        self, seat: ConsumerSession, keys: Keys, wanted: TakeOptions, more: int, arm: int
+        self, session: ConsumerSession, keys: Keys, options: TakeOptions, more: int, arm: int
     ) -> Steps[Claim]:
-        """Claim; `more` are in hand that nobody holds yet."""
-        busy = self.seats.held + more
-        reply = yield from ask(seat.claim(keys, wanted.num, wanted.lease_us, busy, arm))
-        _hear_out(seat, reply)
-        seat.keeps_time = reply.until_us > 0
+        """Claim items; `more` is the number of claimed jobs that are not counted as held yet."""
+        busy = self.sessions.held + more
+        reply = yield from ask(session.claim(keys, options.num, options.lease_us, busy, arm))
+        _note_reply(session, reply)
+        session.is_timekeeper = reply.until_us > 0
         return reply
 
-    def _pass_on(self, seat: ConsumerSession, keys: Keys, wanted: TakeOptions) -> Steps[None]:
-        """A hint that came too late for this one is another's."""
+    def _pass_on(self, session: ConsumerSession, keys: Keys, options: TakeOptions) -> Steps[None]:
+        """Pass a wake-up message that came too late on to another consumer."""
         if (yield CloseListener()):
-            yield from self._claim(seat, keys, wanted._replace(num=0), 0, arm=0)
+            yield from self._claim(session, keys, options._replace(num=0), 0, arm=0)
 
-    def _stop_waiting(self, seat: ConsumerSession, keys: Keys, wanted: TakeOptions) -> Steps[None]:
-        """The delay queue was closed: others are not to count on this one."""
+    def _stop_waiting(
+        self, session: ConsumerSession, keys: Keys, options: TakeOptions
+    ) -> Steps[None]:
+        """Leave after `close`, so that other consumers do not rely on this one."""
         try:
-            yield from self._pass_on(seat, keys, wanted)
-            yield from ask(worker_commands.worker_leave(keys, seat.name))
-            seat.keeps_time = False
-        except BideError as error:  # the server forgets it by and by
+            yield from self._pass_on(session, keys, options)
+            yield from ask(worker_commands.worker_leave(keys, session.name))
+            session.is_timekeeper = False
+        except BideError as error:  # the server forgets it later
             log.info("queue %s: left without a word: %s", keys.queue, error)
 
     def giving_back(self, keys: Keys) -> Steps[bool]:
-        """Let go of what calls that were cancelled have taken, and of what they promised.
+        """Return items that cancelled calls have claimed, and give up their timekeeping.
 
         Returns:
             Whether the server answered.
         """
-        unfinished = self.seats.take_unfinished()
+        unfinished = self.sessions.take_unfinished()
         try:
-            orphans = self.seats.take_orphans()
-            yield from settle_all(keys, [release(job) for job in orphans])
-            for seat in unfinished:
-                if seat.owes:
-                    wanted = TakeOptions(1, round(LEASE * 1e6), 0)
-                    reply = yield from self._claim(seat, keys, wanted, 0, arm=0)
+            unclaimed = self.sessions.take_unclaimed()
+            yield from settle_all(keys, [release(job) for job in unclaimed])
+            for session in unfinished:
+                if session.pending_reply:
+                    options = TakeOptions(1, round(LEASE * 1e6), 0)
+                    reply = yield from self._claim(session, keys, options, 0, arm=0)
                     yield from settle_all(keys, [release(job) for job in reply.jobs])
-                yield from ask(worker_commands.worker_leave(keys, seat.name))
-                seat.keeps_time = False
+                yield from ask(worker_commands.worker_leave(keys, session.name))
+                session.is_timekeeper = False
         except BideError as error:
             log.warning("queue %s: some items come back when leases end: %s", keys.queue, error)
             return False
         finally:
-            for seat in unfinished:
-                self.seats.put(seat)
+            for session in unfinished:
+                self.sessions.put(session)
         return True
 
     def leaving(self, keys: Keys) -> Steps[None]:
-        """Have the server forget this process's seats, but for those that it owes an answer."""
-        seats: list[ConsumerSession] = []
+        """Remove this process's sessions from the server, except those with a pending reply."""
+        sessions: list[ConsumerSession] = []
         try:
             if (yield from self.giving_back(keys)):
-                seats = self.seats.take_all()
-                names = [seat.name for seat in seats if not seat.owes]
+                sessions = self.sessions.take_all()
+                names = [session.name for session in sessions if not session.pending_reply]
                 yield from ask_all([worker_commands.worker_leave(keys, name) for name in names])
-        except BideError as error:  # it forgets them by and by
+        except BideError as error:  # the server forgets them later
             log.info("queue %s: left without a word: %s", keys.queue, error)
         finally:
-            for seat in seats:
-                self.seats.put(seat)
+            for session in sessions:
+                self.sessions.put(session)
 
     # -- answering
 
     def answering(
         self, keys: Keys, items: Sequence[ItemCore], outcome: Outcome, when: str, data: bytes
     ) -> Steps[list[bool]]:
-        """Say how items ended; whether each answer counts."""
+        """Send the answers for items; return whether each answer counts."""
         for item in items:
             if item.answer not in (None, outcome):
                 raise UsageError(
                     f"Item {short_id(item.id)} was answered before "
-                    f"({_SAID.get(item.answer, item.answer)}); an item is answered once."
+                    f"({_ANSWERS.get(item.answer, item.answer)}); an item is answered once."
                 )
         new = [item for item in items if item.answer is None]
         settles = [Settle(item.id, item.token, outcome, when, data) for item in new]
@@ -285,24 +290,24 @@ class DelayCore:
                     "item %s: the answer (%s) came after its lease had passed to another, and was "
                     "refused",
                     short_id(item.id),
-                    _SAID.get(outcome, outcome),
+                    _ANSWERS.get(outcome, outcome),
                 )
         return [item.counted for item in items]
 
     def ending(
         self, keys: Keys, items: Sequence[ItemCore], error: BaseException | None
     ) -> Steps[None]:
-        """Give back what was not answered, at the end of a `with` block.
+        """Return unanswered items to the queue, at the end of a `with` block.
 
-        What raises is no fault of those who listen to the server: they are given back as they came.
+        After an exception, this counts as an attempt. Otherwise the items return as they came.
         """
-        left = [item for item in self.seats.let_go(items) if item.answer is None]
+        left = [item for item in self.sessions.let_go(items) if item.answer is None]
         yield from self.giving_up(keys, left, error)
 
     def giving_up(
         self, keys: Keys, items: Sequence[ItemCore], error: BaseException | None
     ) -> Steps[None]:
-        """Give items back: after an error as deliveries that failed."""
+        """Return items to the queue: after an exception, as failed deliveries."""
         try:
             if isinstance(error, Exception):
                 yield from self.answering(keys, items, "retry", "+0", encode_error(error))
@@ -317,9 +322,9 @@ class DelayCore:
             )
 
     def passing_over(self, keys: Keys, items: Sequence[ItemCore]) -> Steps[None]:
-        """Give back what `each` went past without an answer: later and later, for it is a mistake.
+        """Return items that `each` went past without an answer, with a delay that doubles.
 
-        What raises is no fault of those who iterate: the items come back when their leases end.
+        If this fails, the error is logged: the items return when their leases end.
         """
         if not items:
             return
@@ -329,7 +334,7 @@ class DelayCore:
             keys.queue,
             len(items),
         )
-        why = encode_error(UsageError("each() went past this item, and nobody had answered it."))
+        why = encode_error(UsageError("each() went past this item, and it had no answer."))
         try:
             for item in items:
                 delay = min(FIRST_DELAY * 2 ** min(item.attempt - 1, 20), LONGEST_DELAY)
@@ -340,7 +345,7 @@ class DelayCore:
     def extending(
         self, keys: Keys, items: Sequence[ItemCore], lease: Duration | None
     ) -> Steps[list[bool]]:
-        """Renew leases; whether each is still held."""
+        """Renew leases; return whether each item is still held."""
         lease_us = None if lease is None else checked_lease(lease)
         words: list[str] = []
         for i in range(0, len(items), worker_commands.MAX_SETTLES):
@@ -354,7 +359,7 @@ class DelayCore:
     # -- looking and removing
 
     def peeking(self, keys: Keys, count: int, within_us: int | None) -> Steps[list[ItemInfo]]:
-        """What comes next, in the order in which it is due."""
+        """Return the next items in due order."""
         job_commands.check_count(count, job_commands.MAX_UPCOMING)
         commands: list[Command[Any]] = [job_commands.listing(keys, State.WAITING, 0, count)]
         if within_us != 0:
@@ -366,7 +371,7 @@ class DelayCore:
         return sorted(due, key=lambda item: (item.due, item.id))[:count]
 
     def listing(self, keys: Keys, state: str, start: int, count: int) -> Steps[list[ItemInfo]]:
-        """A page of the items in one state."""
+        """Return a page of the items in one state."""
         ids = yield from ask(job_commands.listing(keys, state, start, count))
         return (yield from self._seeing(keys, ids))
 
@@ -381,7 +386,7 @@ class DelayCore:
         return [item for item in found if item is not None]
 
     def removing(self, keys: Keys, ids: Sequence[str]) -> Steps[list[str]]:
-        """Take items back that nobody holds; of those that have failed, forget them."""
+        """Cancel items that no consumer holds, and delete failed items."""
         ids = checked_ids(ids)
         cancels = [job_commands.cancel(keys, some, running=False) for some in chunks(ids)]
         words = [word for words in (yield from ask_all(cancels)) for word in words]
@@ -391,7 +396,7 @@ class DelayCore:
         return ["ok" if word in removed else word for word in words]
 
 
-_SAID: Final[dict[str | None, str]] = {
+_ANSWERS: Final[dict[str | None, str]] = {
     "complete": "ack",
     "retry": "nack",
     "fail": "fail",
@@ -399,19 +404,19 @@ _SAID: Final[dict[str | None, str]] = {
 }
 
 
-def _hear_out(seat: ConsumerSession, reply: Claim | Popped) -> None:
-    """Note a reply to the seat's latest call."""
-    seat.answered()
+def _note_reply(session: ConsumerSession, reply: Claim | Popped) -> None:
+    """Note the reply to the session's latest call."""
+    session.answered()
     if reply.stale:
         raise ServerRefused("The server has seen a later call of this consumer.")
 
 
-def _wait(seat: ConsumerSession, until: float) -> Steps[bool]:
-    """Wait for news, at most until then; whether the delay queue was closed instead."""
+def _wait(session: ConsumerSession, until: float) -> Steps[bool]:
+    """Wait for a wake-up message until then; return whether the queue was closed instead."""
     while time.monotonic() < until:
         caller = yield WaitForWakeUp(until)
         if caller is CLOSED:
             return True
-        if caller is None or seat.is_news(caller):
+        if caller is None or session.is_news(caller):
             return False
     return False

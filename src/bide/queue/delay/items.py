@@ -1,13 +1,14 @@
-"""Items, as users hold them: one that was taken, one that was looked at, and what a push did.
+"""Items as users hold them, and the steps of a delay queue.
 
-`DelayQueue` and `AsyncDelayQueue` drive them and do nothing but what they yield:
+The steps are generators. `DelayQueue` and `AsyncDelayQueue` do the I/O for what they yield:
 
-    Ask(commands)   one round trip; answer with the results, a `BideError` for each that failed
-    Hear(until)     wait for a wake hint, until then at most; answer with who pushed it, None, or
-                    CLOSED if the delay queue was closed meanwhile
-    Hush()          hear no more; answer with whether a hint had come meanwhile
+    Send(commands)          make one round trip; answer with the results, a `BideError` for each
+                            command that failed
+    WaitForWakeUp(until)    wait for a wake-up message, at most until then; answer with the name of
+                            its sender, None, or CLOSED if the delay queue was closed meanwhile
+    CloseListener()         stop listening; answer whether a message had arrived meanwhile
 
-A generator that is closed at one of these leaves nothing undone that the next call does not find.
+A generator may be closed at any of these: the next call finds and completes what it left undone.
 """
 
 from __future__ import annotations
@@ -40,39 +41,39 @@ I = TypeVar("I", bound="ItemCore")  # noqa: E741 - an item
 
 
 class PushResult(NamedTuple):
-    """What a push did."""
+    """The result of a push."""
 
     id: str
-    """Of the item."""
+    """The item's id."""
     due: datetime | None
-    """When it is due, on the server's clock; None where the id existed."""
+    """When the item is due, on the server's clock; None if the id already existed."""
     new: bool
-    """False where the id existed and nothing was changed."""
+    """False if the id already existed and nothing was changed."""
     confirmed: Durability = "local"
-    """What was waited for, and has come true."""
+    """The durability that the server has confirmed."""
 
 
 def pushed(job: JobView[Any]) -> PushResult:
-    """What a push did, from what the enqueue beneath it did."""
+    """Return the result of a push, from the enqueued job."""
     new = bool(job.created)
     return PushResult(job.id, job.due if new else None, new, job.confirmed or "local")
 
 
 class ItemInfo(NamedTuple):
-    """An item as it was when it was looked at."""
+    """An item as it was when it was read."""
 
     id: str
     data: Any
     state: State
     due: datetime
     attempt: int
-    """How many deliveries have begun and counted."""
+    """Number of deliveries that count as attempts."""
     error: ErrorInfo | None
-    """Why it was last given back, or has failed, if that is known."""
+    """Why it was last returned to the queue, or has failed, if that is known."""
 
     @classmethod
     def read(cls, snapshot: Snapshot | None) -> ItemInfo | None:
-        """From what the server has; None for what is gone, and for a job, which is no item."""
+        """Convert a snapshot; return None for a missing item, and for a job."""
         if snapshot is None or not is_item(snapshot.raw_body):
             return None
         return cls(
@@ -94,16 +95,16 @@ class ItemCore:
         self.due: Final = from_us(claimed.due_us)
         """When it was due, on the server's clock."""
         self.attempt: Final = claimed.attempt
-        """1 for the first delivery; one that was given back unseen does not count."""
+        """1 for the first delivery; a delivery that was returned unused does not count."""
         self.reclaims: Final = claimed.reclaims
-        """How many leases have ended without an answer since the last delivery that had one."""
+        """Number of leases that ended without an answer since the last answered delivery."""
         self.token: Final = claimed.token
         self.pid: Final = os.getpid()
         self.lease_us: Final = lease_us
         self.answer: Outcome | None = None
-        """What it was answered with."""
+        """The answer, once there is one."""
         self.counted = False
-        """Whether the answer came before the lease had passed to another."""
+        """Whether the answer came before another consumer got the lease."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {short_id(self.id)} {self.data!r}>"
@@ -112,13 +113,13 @@ class ItemCore:
 class Item(ItemCore):
     """An item under a lease, for code that blocks.
 
-    A `with item:` block acks it at its end, unless it was answered in the block; after an exception
-    it is given back, which counts as an attempt.
+    A `with item:` block acks it at its end, unless it was answered in the block. After an exception
+    the item returns to the queue, which counts as an attempt.
     """
 
-    def __init__(self, pile: DelayQueue, claimed: Claimed, data: Any, lease_us: int) -> None:
+    def __init__(self, delay_queue: DelayQueue, claimed: Claimed, data: Any, lease_us: int) -> None:
         super().__init__(claimed, data, lease_us)
-        self._pile = pile
+        self._delay_queue = delay_queue
 
     def __enter__(self) -> Item:
         return self
@@ -134,62 +135,64 @@ class Item(ItemCore):
         if error is None:
             self.ack()
         else:
-            self._pile._return(self, error)
+            self._delay_queue._return(self, error)
 
     def ack(self) -> bool:
-        """The item is dealt with, and is removed.
+        """Report that the item is done, which removes it.
 
         Returns:
-            False if its lease had ended and another has taken it: it will be, or was, dealt with
-            twice.
+            False if its lease had ended and another consumer took it: the item is, or was,
+            delivered twice.
 
         Raises:
-            UsageError: it was answered otherwise before.
+            UsageError: the item already has another answer.
         """
-        return self._pile._answer([self], "complete")[0]
+        return self._delay_queue._answer([self], "complete")[0]
 
     def nack(self, delay: Duration | None = None, at: datetime | None = None) -> bool:
-        """Give the item back: it is due again at once, after a delay, or at a moment.
+        """Return the item to the queue: it is due at once, after a delay, or at a moment.
 
         Returns:
-            False if its lease had ended and another has taken it.
+            False if its lease had ended and another consumer took it.
 
         Raises:
-            UsageError: it was answered otherwise before, or the delay cannot be meant.
+            UsageError: the item already has another answer, or the delay is invalid.
         """
-        return self._pile._answer([self], "retry", enqueue_commands.when(delay, at))[0]
+        return self._delay_queue._answer([self], "retry", enqueue_commands.when(delay, at))[0]
 
     def fail(self, reason: str = "Its consumer said that it has failed.") -> bool:
-        """Nobody shall get the item again; it is kept as failed, where `retry` finds it.
+        """Fail the item: it is not delivered again, but kept as failed, for `retry`.
 
         Returns:
-            False if its lease had ended and another has taken it.
+            False if its lease had ended and another consumer took it.
 
         Raises:
-            UsageError: it was answered otherwise before.
+            UsageError: the item already has another answer.
         """
-        return self._pile._answer([self], "fail", data=encode_error(Fail(reason)))[0]
+        return self._delay_queue._answer([self], "fail", data=encode_error(Fail(reason)))[0]
 
     def extend(self, lease: Duration | None = None) -> bool:
-        """Hold the item for so long from now; without `lease`, for as long as it was taken for.
+        """Renew the lease from now; without `lease`, for the duration of the `take`.
 
         Returns:
-            False if its lease had ended and another has taken it: what is done with it now is done
-            twice.
+            False if its lease had ended and another consumer took it: further work on the item is
+            done twice.
         """
-        return self._pile._extend([self], lease)[0]
+        return self._delay_queue._extend([self], lease)[0]
 
 
 class AsyncItem(ItemCore):
     """An item under a lease, for code on an event loop.
 
-    An `async with item:` block acks it at its end, unless it was answered in the block; after an
-    exception it is given back, which counts as an attempt.
+    An `async with item:` block acks it at its end, unless it was answered in the block. After an
+    exception the item returns to the queue, which counts as an attempt.
     """
 
-    def __init__(self, pile: AsyncDelayQueue, claimed: Claimed, data: Any, lease_us: int) -> None:
+    def __init__(
+        self, delay_queue: AsyncDelayQueue, claimed: Claimed, data: Any, lease_us: int
+    ) -> None:
         super().__init__(claimed, data, lease_us)
-        self._pile = pile
+        self._delay_queue = delay_queue
 
     async def __aenter__(self) -> AsyncItem:
         return self
@@ -205,50 +208,52 @@ class AsyncItem(ItemCore):
         if error is None:
             await self.ack()
         else:
-            await self._pile._return(self, error)
+            await self._delay_queue._return(self, error)
 
     async def ack(self) -> bool:
-        """The item is dealt with, and is removed.
+        """Report that the item is done, which removes it.
 
         Returns:
-            False if its lease had ended and another has taken it: it will be, or was, dealt with
-            twice.
+            False if its lease had ended and another consumer took it: the item is, or was,
+            delivered twice.
 
         Raises:
-            UsageError: it was answered otherwise before.
+            UsageError: the item already has another answer.
         """
-        return (await self._pile._answer([self], "complete"))[0]
+        return (await self._delay_queue._answer([self], "complete"))[0]
 
     async def nack(self, delay: Duration | None = None, at: datetime | None = None) -> bool:
-        """Give the item back: it is due again at once, after a delay, or at a moment.
+        """Return the item to the queue: it is due at once, after a delay, or at a moment.
 
         Returns:
-            False if its lease had ended and another has taken it.
+            False if its lease had ended and another consumer took it.
 
         Raises:
-            UsageError: it was answered otherwise before, or the delay cannot be meant.
+            UsageError: the item already has another answer, or the delay is invalid.
         """
-        return (await self._pile._answer([self], "retry", enqueue_commands.when(delay, at)))[0]
+        return (await self._delay_queue._answer([self], "retry", enqueue_commands.when(delay, at)))[
+            0
+        ]
 
     async def fail(self, reason: str = "Its consumer said that it has failed.") -> bool:
-        """Nobody shall get the item again; it is kept as failed, where `retry` finds it.
+        """Fail the item: it is not delivered again, but kept as failed, for `retry`.
 
         Returns:
-            False if its lease had ended and another has taken it.
+            False if its lease had ended and another consumer took it.
 
         Raises:
-            UsageError: it was answered otherwise before.
+            UsageError: the item already has another answer.
         """
-        return (await self._pile._answer([self], "fail", data=encode_error(Fail(reason))))[0]
+        return (await self._delay_queue._answer([self], "fail", data=encode_error(Fail(reason))))[0]
 
     async def extend(self, lease: Duration | None = None) -> bool:
-        """Hold the item for so long from now; without `lease`, for as long as it was taken for.
+        """Renew the lease from now; without `lease`, for the duration of the `take`.
 
         Returns:
-            False if its lease had ended and another has taken it: what is done with it now is done
-            twice.
+            False if its lease had ended and another consumer took it: further work on the item is
+            done twice.
         """
-        return (await self._pile._extend([self], lease))[0]
+        return (await self._delay_queue._extend([self], lease))[0]
 
 
 class Batch(Sequence[I], Generic[I]):
@@ -275,56 +280,60 @@ class Batch(Sequence[I], Generic[I]):
 
     @property
     def unanswered(self) -> list[I]:
-        """Those which were neither acked nor given back."""
+        """The items that have no answer yet."""
         return [item for item in self._items if item.answer is None]
 
 
 class Items(Batch[Item]):
-    """The items of one `take`; what is done with all of them takes one round trip."""
+    """The items of one `take`; each method answers all of them in one round trip."""
 
-    def __init__(self, pile: DelayQueue, items: Sequence[Item]) -> None:
+    def __init__(self, delay_queue: DelayQueue, items: Sequence[Item]) -> None:
         super().__init__(items)
-        self._pile = pile
+        self._delay_queue = delay_queue
 
     def ack(self) -> bool:
-        """`Item.ack` for all that are unanswered; whether all of them counted."""
-        return all(self._pile._answer(self.unanswered, "complete"))
+        """Ack all unanswered items; return whether all answers counted."""
+        return all(self._delay_queue._answer(self.unanswered, "complete"))
 
     def nack(self, delay: Duration | None = None, at: datetime | None = None) -> bool:
-        """`Item.nack` for all that are unanswered; whether all of them counted."""
-        return all(self._pile._answer(self.unanswered, "retry", enqueue_commands.when(delay, at)))
+        """Nack all unanswered items; return whether all answers counted."""
+        return all(
+            self._delay_queue._answer(self.unanswered, "retry", enqueue_commands.when(delay, at))
+        )
 
     def extend(self, lease: Duration | None = None) -> bool:
-        """`Item.extend` for all that are unanswered; whether all of them are still held."""
-        return all(self._pile._extend(self.unanswered, lease))
+        """Renew the leases of all unanswered items; return whether all are still held."""
+        return all(self._delay_queue._extend(self.unanswered, lease))
 
 
 class AsyncItems(Batch[AsyncItem]):
-    """The items of one `take`; what is done with all of them takes one round trip."""
+    """The items of one `take`; each method answers all of them in one round trip."""
 
-    def __init__(self, pile: AsyncDelayQueue, items: Sequence[AsyncItem]) -> None:
+    def __init__(self, delay_queue: AsyncDelayQueue, items: Sequence[AsyncItem]) -> None:
         super().__init__(items)
-        self._pile = pile
+        self._delay_queue = delay_queue
 
     async def ack(self) -> bool:
-        """`AsyncItem.ack` for all that are unanswered; whether all of them counted."""
-        return all(await self._pile._answer(self.unanswered, "complete"))
+        """Ack all unanswered items; return whether all answers counted."""
+        return all(await self._delay_queue._answer(self.unanswered, "complete"))
 
     async def nack(self, delay: Duration | None = None, at: datetime | None = None) -> bool:
-        """`AsyncItem.nack` for all that are unanswered; whether all of them counted."""
+        """Nack all unanswered items; return whether all answers counted."""
         return all(
-            await self._pile._answer(self.unanswered, "retry", enqueue_commands.when(delay, at))
+            await self._delay_queue._answer(
+                self.unanswered, "retry", enqueue_commands.when(delay, at)
+            )
         )
 
     async def extend(self, lease: Duration | None = None) -> bool:
-        """`AsyncItem.extend` for all that are unanswered; whether all of them are still held."""
-        return all(await self._pile._extend(self.unanswered, lease))
+        """Renew the leases of all unanswered items; return whether all are still held."""
+        return all(await self._delay_queue._extend(self.unanswered, lease))
 
 
 T = TypeVar("T")
 
 CLOSED: Final = "(closed)"
-"""No seat has such a name."""
+"""The answer to `WaitForWakeUp` after `close`; no session has this name."""
 
 
 class Send(NamedTuple):
@@ -334,14 +343,14 @@ class Send(NamedTuple):
 
 
 class WaitForWakeUp(NamedTuple):
-    """Wait for a wake hint."""
+    """Wait for a wake-up message."""
 
     until: float
     """By `time.monotonic()`."""
 
 
 class CloseListener(NamedTuple):
-    """Hear no more."""
+    """Stop listening for wake-up messages."""
 
 
 Steps = Generator[Send | WaitForWakeUp | CloseListener, Any, T]
@@ -351,7 +360,7 @@ def ask(command: Command[T]) -> Steps[T]:
     """Run one command.
 
     Raises:
-        BideError: whatever came of it instead of a result.
+        BideError: the command failed.
     """
     (result,) = yield from ask_all([command])
     return result  # type: ignore[no-any-return]
@@ -361,7 +370,7 @@ def ask_all(commands: Sequence[Command[Any]]) -> Steps[list[Any]]:
     """Run commands in one round trip.
 
     Raises:
-        BideError: what the first that failed came to; the others have run.
+        BideError: a command failed; this is the first error. The other commands have run.
     """
     results: list[Any] = (yield Send(commands)) if commands else []
     for result in results:
@@ -377,19 +386,19 @@ LEASE: Final = 30.0
 
 
 class TakeOptions(NamedTuple):
-    """What a `take` asks for."""
+    """The arguments of a `take`."""
 
     num: int
     lease_us: int
     wait: float | None
-    """Seconds; None for as long as it takes."""
+    """Seconds; None for no limit."""
 
 
 def take_options(num: int, lease: Duration, wait: Duration | None) -> TakeOptions:
-    """What a `take` asks for.
+    """Check the arguments of a `take`.
 
     Raises:
-        UsageError: one of them cannot be meant.
+        UsageError: an argument is invalid.
     """
     wait_us = None if wait is None else to_us(wait, "wait")
     seconds = None if wait_us is None else wait_us / 1e6
@@ -397,23 +406,23 @@ def take_options(num: int, lease: Duration, wait: Duration | None) -> TakeOption
 
 
 def checked_num(num: int, most: int | None = None) -> int:
-    """How many items are asked for.
+    """Check a number of items.
 
     Raises:
-        UsageError: it is no number of items.
+        UsageError: it is not an integer from 1 to `most`.
     """
     if isinstance(num, bool) or not isinstance(num, int) or num < 1 or (most and num > most):
         raise UsageError(
-            f"num={num!r} is no number of items; give 1 {f'to {most}' if most else 'or more'}."
+            f"num={num!r} is not a number of items; give 1 {f'to {most}' if most else 'or more'}."
         )
     return num
 
 
 def checked_lease(lease: Duration) -> int:
-    """A lease in microseconds.
+    """Convert a lease to microseconds.
 
     Raises:
-        UsageError: it is not a duration, or none at all.
+        UsageError: it is not a duration, or is 0.
     """
     lease_us = to_us(lease, "lease")
     if lease_us == 0:
@@ -421,15 +430,15 @@ def checked_lease(lease: Duration) -> int:
     return lease_us
 
 
-def usable(place: ServerBinding[C]) -> ServerBinding[C]:
-    """The place, if it has a server.
+def usable(binding: ServerBinding[C]) -> ServerBinding[C]:
+    """Return the binding if it has a server.
 
     Raises:
-        UsageError: functions run at once there, and there is nothing that could hold data.
+        UsageError: this is eager mode, which has no server that could hold data.
     """
-    if place.stand_in is not None:
+    if binding.fake_server is not None:
         raise UsageError(
             "bide.testing.eager() has no server that could hold data; test a DelayQueue with the "
             "fixture `bide_test`, or bide.testing.start()."
         )
-    return place
+    return binding

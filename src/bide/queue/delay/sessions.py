@@ -1,12 +1,11 @@
-"""The names under which a process takes items, and what it has in hand.
+"""Consumer sessions: the names under which a process takes items, and the items that it has.
 
-The server remembers what each consumer last took, so that a call whose reply was lost can be sent
-again. It remembers one call of each: so calls that are under way at once, in threads or tasks, need
-a name each. Such a name with its count of calls is a seat; whoever takes something sits down on a
-free one.
+The server remembers the last call of each consumer name, so a call whose reply was lost can be sent
+again. It remembers one call for each name. So concurrent calls, in threads or tasks, need different
+names. A session is such a name with its number of calls; each call uses a free session.
 
-All of this is one process's: a child that was forked begins with nothing, or both would hand out
-the same.
+Sessions belong to one process: a forked child starts with none, otherwise parent and child would
+hand out the same items.
 """
 
 from __future__ import annotations
@@ -35,38 +34,39 @@ Kind = Literal["claim", "pop"]
 
 
 class ConsumerSession:
-    """One name, and its latest call."""
+    """A consumer name and its latest call; one call at a time."""
 
     def __init__(self) -> None:
         self.pid: Final = os.getpid()
         self.name: Final = f"{socket.gethostname()}.{self.pid}.{secrets.token_hex(3)}"
-        self.owes: Kind | None = None
-        """A call was sent whose reply has not been seen: it may have taken items."""
-        self.keeps_time = False
-        """The server counts on this one to come back."""
+        self.pending_reply: Kind | None = None
+        """The kind of a call whose reply has not been read: it may have taken items."""
+        self.is_timekeeper = False
+        """Whether the server relies on this session to claim again at the next due time."""
         self._seq = 1
         self._echoed = False
 
     def claim(self, keys: Keys, count: int, lease_us: int, busy: int, arm: int) -> Command[Claim]:
-        """The next claim; the same again until `answered`."""
-        self.owes, self.keeps_time = "claim", arm > 0
+        """Return the next claim; it has the same number until `answered` is called."""
+        self.pending_reply, self.is_timekeeper = "claim", arm > 0
         return worker_commands.claim(keys, self.name, self._seq, count, lease_us, busy, arm)
 
     def pop(self, keys: Keys, count: int, previous_us: int) -> Command[Popped]:
-        """The next pop; the same again until `answered`."""
-        self.owes = "pop"
+        """Return the next pop; it has the same number until `answered` is called."""
+        self.pending_reply = "pop"
         return worker_commands.pop(keys, self.name, self._seq, count, previous_us)
 
     def answered(self) -> None:
-        """The reply to the latest call has come."""
+        """Note that the reply to the latest call was read."""
         self._seq += 1
-        self.owes = None
+        self.pending_reply = None
 
     def is_news(self, caller: str) -> bool:
-        """Whether a wake hint is a reason to look.
+        """Whether a wake-up message is a reason to claim again.
 
-        One that this seat pushed itself, to call another to keep the time with it, may come back to
-        it: it calls again, and if it hears itself once more, nobody else is there.
+        A session pushes a message to find a second timekeeper, and may read that message itself.
+        Then it claims again. If it reads its own message twice in a row, there is no other
+        consumer.
         """
         if caller == self.name and self._echoed:
             self._echoed = False
@@ -76,7 +76,7 @@ class ConsumerSession:
 
 
 class ConsumerSessions:
-    """The seats of one delay queue in one process; shared by its threads and event loops."""
+    """The sessions of one delay queue in one process; shared by its threads and event loops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,29 +86,29 @@ class ConsumerSessions:
         self._pid = os.getpid()
         self._free: list[ConsumerSession] = []
         self._left_over: deque[Any] = deque()
-        self._orphans: list[Claimed] = []
+        self._unclaimed: list[Claimed] = []
         self._held = 0
 
     def _check_process(self) -> None:
-        """A process that was forked has nothing of its parent's, and owes it nothing."""
+        """Start with no sessions and no items after a fork: they belong to the parent."""
         if self._pid != os.getpid():
             self._begin()
 
     @property
     def held(self) -> int:
-        """How many items the consumers of this process hold."""
+        """The number of items that the consumers of this process hold."""
         with self._lock:
             self._check_process()
             return self._held
 
     def hold(self, items: Sequence[ItemCore]) -> None:
-        """Items were handed out under a lease."""
+        """Count items that were handed out under a lease."""
         with self._lock:
             self._check_process()
             self._held += len(items)
 
     def let_go(self, items: Sequence[ItemCore]) -> list[ItemCore]:
-        """They are held no more; those of them that this process held, and not its parent."""
+        """Stop counting items; return those that this process held, not its parent."""
         with self._lock:
             self._check_process()
             mine = [item for item in items if item.pid == self._pid]
@@ -116,104 +116,108 @@ class ConsumerSessions:
             return mine
 
     def take_left_over(self, count: int) -> list[Any]:
-        """Some of the data that were popped and not handed out."""
+        """Return up to `count` data that an earlier call popped and did not hand out."""
         with self._lock:
             self._check_process()
             left = self._left_over
             return [left.popleft() for _ in range(min(count, len(left)))]
 
     def leave_over(self, data: Sequence[Any]) -> None:
-        """Keep data that were popped for who comes next."""
+        """Keep popped data for the next call."""
         with self._lock:
             self._check_process()
             self._left_over.extend(data)
 
     @property
-    def has_orphans(self) -> bool:
-        """Whether something is to be given back."""
+    def has_unclaimed(self) -> bool:
+        """Whether there are claimed items to return to the queue."""
         with self._lock:
             self._check_process()
-            return bool(self._orphans)
+            return bool(self._unclaimed)
 
-    def take_orphans(self) -> list[Claimed]:
-        """What was claimed by calls that did not live to hand it out."""
+    def take_unclaimed(self) -> list[Claimed]:
+        """Remove and return the items that cancelled calls claimed and did not hand out."""
         with self._lock:
             self._check_process()
-            taken, self._orphans = self._orphans, []
+            taken, self._unclaimed = self._unclaimed, []
             return taken
 
-    def orphan(self, jobs: Sequence[Claimed]) -> None:
-        """Keep what was claimed until it can be given back."""
+    def keep_unclaimed(self, jobs: Sequence[Claimed]) -> None:
+        """Keep claimed items until they can be returned to the queue."""
         with self._lock:
             self._check_process()
-            self._orphans += jobs
+            self._unclaimed += jobs
 
     def take(self, kind: Kind) -> ConsumerSession:
-        """A free seat for such a call: one that still owes it an answer, else one that owes none.
+        """Take a free session: one with a pending reply of this kind, otherwise one with none.
 
-        Until it is put back, nobody else has it.
+        The caller owns it until `put`.
         """
         with self._lock:
             self._check_process()
-            for owes in (kind, None):
-                for i, seat in enumerate(self._free):
-                    if seat.owes == owes:
+            for pending_reply in (kind, None):
+                for i, session in enumerate(self._free):
+                    if session.pending_reply == pending_reply:
                         return self._free.pop(i)
         return ConsumerSession()
 
-    def put(self, seat: ConsumerSession) -> None:
-        """Leave a seat to others."""
+    def put(self, session: ConsumerSession) -> None:
+        """Return a session for other calls."""
         with self._lock:
             self._check_process()
-            if seat.pid == self._pid:
-                self._free.append(seat)
+            if session.pid == self._pid:
+                self._free.append(session)
 
     def take_all(self) -> list[ConsumerSession]:
-        """All free seats."""
+        """Take all free sessions."""
         with self._lock:
             self._check_process()
             taken, self._free = self._free, []
         return taken
 
     def take_unfinished(self) -> list[ConsumerSession]:
-        """Those which may hold items that nobody knows of, or on which others count in vain."""
+        """Take the free sessions that may hold unread items, or that the server relies on."""
         taken = self.take_all()
-        for seat in taken:
-            if seat.owes != "claim" and not seat.keeps_time:
-                self.put(seat)
-        return [seat for seat in taken if seat.owes == "claim" or seat.keeps_time]
+        for session in taken:
+            if session.pending_reply != "claim" and not session.is_timekeeper:
+                self.put(session)
+        return [
+            session
+            for session in taken
+            if session.pending_reply == "claim" or session.is_timekeeper
+        ]
 
 
 log = Log("bide.queue.delay")
 
 Held = tuple[Claimed, Any]
-"""What was claimed, and its data."""
+"""A claimed item and its data."""
 
 Refused = tuple[str, bytes]
 """An item's id, and the error that it fails with."""
 
 
 MOST_REFUSED: Final = 12
-"""Jobs that one call fails at most because they are no data; `lua/pop.lua` has it too."""
+"""Jobs among the data that one call fails at most; `lua/pop.lua` has the same limit."""
 
 
 class CheckedReply(NamedTuple):
-    """What a claim brought."""
+    """The checked reply to a claim."""
 
     items: list[Held]
     settles: list[Settle]
-    """What cannot be read has failed, and what is too much is given back."""
-    strangers: list[Claimed]
-    """Jobs, of which a worker should have been told."""
+    """Unreadable items fail; surplus items return to the queue."""
+    not_data: list[Claimed]
+    """Jobs among the items: only a worker can run them."""
 
 
 def check_reply(seal: Seal, reply: Claim, count: int) -> CheckedReply:
-    """What a claim brought; `seal` checks the signatures of items before they are decoded."""
+    """Check the reply to a claim; `seal` checks signatures before items are decoded."""
     keys = seal.keys
     found = CheckedReply([], [], [])
     for job in reply.jobs:
         if not is_item(job.body):
-            found.strangers.append(job)
+            found.not_data.append(job)
             continue
         try:
             seal.check("item", job.id, job.body)
@@ -224,22 +228,22 @@ def check_reply(seal: Seal, reply: Claim, count: int) -> CheckedReply:
             continue
         if len(found.items) < count:
             found.items.append((job, data))
-        else:  # of a repeated call that had asked for more
+        else:  # the reply to a repeated call that asked for more items
             found.settles.append(release(job))
     return found
 
 
 def decide(
-    keys: Keys, strangers: Sequence[Claimed], has_items: bool, is_data: bool
+    keys: Keys, not_data: Sequence[Claimed], has_items: bool, is_data: bool
 ) -> tuple[list[Settle], UsageError | None]:
-    """What becomes of jobs that a delay queue has met, and what to raise.
+    """Decide what happens with jobs that a delay queue has claimed, and which error to raise.
 
-    Where there are data, they fail, a few at a time. Who meets nothing but jobs is at the wrong
-    queue, and leaves them as they were.
+    If the queue holds data, the jobs fail, a few at a time. If it holds only jobs, the consumer is
+    at the wrong queue, and the jobs return to the queue unchanged.
     """
     if not has_items and not is_data:
-        return [release(job) for job in strangers], _astray(keys)
-    failing, rest = strangers[:MOST_REFUSED], strangers[MOST_REFUSED:]
+        return [release(job) for job in not_data], _astray(keys)
+    failing, rest = not_data[:MOST_REFUSED], not_data[MOST_REFUSED:]
     _warn(keys, len(failing))
     settles = [Settle(job.id, job.token, "fail", "", _refusal(job)) for job in failing]
     settles += [release(job) for job in rest]
@@ -248,7 +252,7 @@ def decide(
 
 
 def warn_of_lost(keys: Keys, reply: Popped) -> None:
-    """Say what a pop met besides data.
+    """Log lost items, and jobs among the data.
 
     Raises:
         UsageError: there were jobs, and no data.
@@ -300,12 +304,12 @@ def _refusal(job: Claimed) -> bytes:
 
 
 def release(job: Claimed) -> Settle:
-    """Given back as if it had not been taken."""
+    """Return a job to the queue as if it had not been taken."""
     return Settle(job.id, job.token, "release")
 
 
 def settle_all(keys: Keys, settles: Sequence[Settle]) -> Steps[list[worker_commands.Verdict]]:
-    """Apply any number of outcomes; one verdict for each."""
+    """Apply any number of outcomes; return a verdict for each."""
     commands: list[Command[Any]] = []
     while settles:
         size = worker_commands.fitting(settles)
@@ -315,7 +319,7 @@ def settle_all(keys: Keys, settles: Sequence[Settle]) -> Steps[list[worker_comma
 
 
 def decoded(seal: Seal, reply: Popped) -> tuple[list[Any], list[Refused]]:
-    """The data, and what cannot be given out: not signed as it has to be, or not JSON."""
+    """Return the data, and the items that cannot be handed out: badly signed, or not JSON."""
     data: list[Any] = []
     refused: list[Refused] = []
     for id, body in zip(reply.ids, reply.bodies, strict=True):
@@ -329,7 +333,7 @@ def decoded(seal: Seal, reply: Popped) -> tuple[list[Any], list[Refused]]:
 
 
 def refuse_all(keys: Keys, refused: Sequence[Refused]) -> Steps[None]:
-    """What was popped and cannot be given out has failed: it stays as it is, for `retry`."""
+    """Fail popped items that cannot be handed out; they stay unchanged, for `retry`."""
     size = worker_commands.MAX_NOTED
     commands = [
         worker_commands.reject_items(keys, refused[i : i + size])

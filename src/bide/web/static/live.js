@@ -7,11 +7,11 @@ const html = document.documentElement;
 const pulse = document.getElementById("pulse");
 const parts = document.querySelectorAll("[data-part]");
 const LIVE = "Live; press to hold the page still";
-const FOCUSED = "a, button, summary, [tabindex]"; // what may have the focus while a part is exchanged
+const FOCUSED = "a, button, summary, [tabindex]"; // elements that may have the focus while a part is exchanged
 const VERB = "button[name=verb]"; // a button that changes something
 const SETTLED = 1000; // milliseconds after which a button that took another's place may be pressed
 const [reading, calling] = [patience(), patience()];
-let held = false; // whoever reads holds the page still
+let held = false; // the user holds the page still
 let wanted = false; // something has changed that is not shown
 let busy = false;
 let timer = 0;
@@ -22,7 +22,7 @@ let next = performance.now() + pace(html); // when the page may be read again
 let line = null;
 let redial = 0;
 
-// Milliseconds until what has failed is tried anew: longer each time.
+// Milliseconds until a failed request is retried: longer each time.
 function patience() {
   let pause = 2000;
   return {
@@ -40,7 +40,7 @@ function show(state, text, title) {
   pulse.title = title;
 }
 
-// Whoever stands in a field, or has marked text, is not to lose it.
+// Whether the user has selected text in a part: an exchange would lose the selection.
 function marked(part) {
   const chosen = document.getSelection();
   return chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode);
@@ -58,7 +58,7 @@ function inUse(part) {
   return part.contains(active) && active.matches("input, select, textarea, pre, ol");
 }
 
-// A part that comes or goes, such as that of the first log line, needs the page anew.
+// A part that comes or goes, such as that of the first log line, needs the whole page again.
 function hasOtherParts(page) {
   const ids = (root) => [...root.querySelectorAll("[data-part]")].map((part) => part.id).join();
   return ids(page) !== ids(document);
@@ -88,7 +88,7 @@ function exchange(part, fresh) {
   if (part.matches("details")) node.open = part.open;
   describe(node);
   part.replaceWith(node);
-  // Whoever is about to press a button is not to press the one that has taken its place.
+  // A user who is about to press a button must not press the button that has taken its place.
   const focus = () => {
     const all = [...node.querySelectorAll(FOCUSED)];
     const to = active.form ? all.find((each) => each.form?.isEqualNode(active.form)) : all[focused];

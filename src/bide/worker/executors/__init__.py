@@ -1,4 +1,4 @@
-"""Where a worker's jobs run, and how many: what of it can be meant."""
+"""Checks the options that choose an executor, and creates it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Executor = Literal["auto", "async", "thread", "process", "fork"]
 EXECUTORS: Final[tuple[str, ...]] = get_args(Executor)
 
 CONCURRENCY: Final = 100
-"""Jobs at once where nobody says otherwise, and they do not run in processes."""
+"""Default number of jobs at the same time, if they do not run in processes."""
 
 
 class Limits(NamedTuple):
-    """Where jobs run, how many at once, and what a process has had enough of."""
+    """The executor, how many jobs run at the same time, and when a process is replaced."""
 
     executor: Executor
     concurrency: int
@@ -35,12 +35,12 @@ class Limits(NamedTuple):
 
 
 def uses_processes(executor: Executor) -> bool:
-    """Whether it runs jobs in processes of their own."""
+    """Whether this executor runs jobs in child processes."""
     return executor in ("process", "fork")
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -49,10 +49,10 @@ def processors() -> int:
 def check_limits(
     executor: Executor, concurrency: int | None, max_jobs: int | None, max_rss: int | None
 ) -> Limits:
-    """What a worker was asked for, with what was left out.
+    """Check the options of a worker, and fill in the defaults.
 
     Raises:
-        UsageError: it cannot be meant.
+        UsageError: an option is invalid.
     """
     if executor not in EXECUTORS:
         raise UsageError(f"executor must be one of {', '.join(EXECUTORS)}, not {executor!r}.")
@@ -68,7 +68,7 @@ def check_limits(
     if max_rss is not None and executor != "process":
         raise UsageError(f"max_rss= is for executor='process', not {executor!r}.")
     if max_jobs is not None and executor == "fork":
-        raise UsageError("max_jobs= means nothing to executor='fork': a process runs one job.")
+        raise UsageError("max_jobs= has no effect with executor='fork': a process runs one job.")
     return Limits(executor, concurrency, max_jobs, max_rss)
 
 
@@ -82,15 +82,15 @@ def make_executor(
     root: str,
     changed: Callable[[], None],
 ) -> LocalExecutor | ProcessExecutor:
-    """Make what runs a worker's jobs, in the event loop that will hear how they end.
+    """Create the executor of a worker, in the event loop that will receive the outcomes.
 
     Args:
         worker: the worker's name.
         limits: its executor, and how many jobs it may run.
         served: the tasks that it runs in its own process.
-        modules: those that children import.
-        pickled: the queues whose arguments are read though they were pickled.
-        keyring: what checks signatures.
+        modules: the modules that children import.
+        pickled: the queues whose pickled arguments are read.
+        keyring: keys that check signatures.
         root: the prefix of all keys.
         changed: called when there is something to send.
     """

@@ -1,9 +1,9 @@
-"""From a claimed job to its outcome: decode, find the function, run it, settle how it ended.
+"""Runs claimed jobs in this process: decodes a job, finds its function, calls it, and settles it.
 
-A coroutine function runs as a task on the event loop, a plain function in a thread. Whatever goes
-wrong inside ends this job and no other: a body that cannot be decoded, a task that is not served,
-an argument or a result that does not fit, any exception, a time-out. `calling` makes the call,
-`judging` says what its end means.
+A coroutine function runs as a task on the event loop, a plain function in a thread. An error ends
+only the job in which it occurs: a body that cannot be decoded, a task that is not served, an
+invalid argument or result, any exception, a time-out. `run.invoke` makes the call, and
+`run.outcome` decides the outcome.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bide.worker.heartbeat import GRACE
 from bide.worker.lifespan import Lifespan
 from bide.worker.processes.linux import rss
 from bide.worker.queue_state import STALE, Prefetch, QueueState
-from bide.worker.run import outcome as judging
+from bide.worker.run import outcome as outcomes
 from bide.worker.run.invoke import Invocation, from_thread, identify_if_possible, prepare, read
 from bide.worker.run.outcome import RunOutcome
 from bide.worker.run.running_job import BEGUN, UNBEGUN, UNCOUNTED, Ended, RunningJob, log_end
@@ -42,21 +42,21 @@ from bide.worker.unknown_tasks import UnknownTasks
 
 log = Log("bide.worker")
 
-SAY_AFTER: Final = 0.3
-"""Seconds after which what jobs say is sent, if no other round trip takes it along."""
+NOTES_DELAY: Final = 0.3
+"""Seconds after which notes are sent, if no other round trip has taken them."""
 
 ENOUGH: Final = 256
-"""Jobs at which a round trip costs little for each: a worker of fewer slots takes quick ones
-ahead."""
+"""Jobs among which the cost of a round trip is small for each. A worker with fewer slots prefetches
+quick jobs."""
 
 FEW: Final = 128
-"""The same for a worker of few slots, where what waits behind a slow job has few ways past it."""
+"""The same limit for a worker with few slots, where a slow job delays the jobs behind it more."""
 
 _A_LITTLE: Final = "+1000000"
 
 
 class LocalExecutor:
-    """All jobs that a worker runs."""
+    """Runs the jobs of a worker on its event loop and in threads."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class LocalExecutor:
 
         Args:
             worker: the worker's name.
-            served: the tasks it runs.
-            concurrency: how many jobs may run at once.
-            max_jobs: how many are enough.
-            pickled: the queues whose arguments are read though they were pickled.
+            served: the tasks that it runs.
+            concurrency: how many jobs may run at the same time.
+            max_jobs: after how many jobs the worker stops.
+            pickled: the queues whose pickled arguments are read.
             changed: called in the loop's thread when there is something to send.
         """
         self._served = served
@@ -85,16 +85,16 @@ class LocalExecutor:
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        """What each job's context begins as: what one job sets, the next must not see."""
+        """The initial context of each job, so that a job sees no context variables of another."""
         self._wait = from_thread(self._loop)
         self._threads = Threads(f"bide-{worker}")
         self._deadlines: Deadlines[RunningJob] = Deadlines(self._loop, self._expire)
         self._held: dict[int, RunningJob] = {}
-        self._line: deque[RunningJob] = deque()
-        """What waits for a slot."""
+        self._waiting: deque[RunningJob] = deque()
+        """Jobs that wait for a slot."""
         self._starting = False
-        self._looking = False
-        self._pace = Prefetch()
+        self._checking = False
+        self._prefetch = Prefetch()
         self._moved_at = 0.0
         self._unconfirmed: dict[Settle, RunningJob] = {}
         self._stuck = 0
@@ -102,29 +102,29 @@ class LocalExecutor:
         self._collecting = False
         self._callbacks: set[asyncio.Task[None]] = set()
         self.executed = 0
-        self.unserved: Final = UnknownTasks()
+        self.unknown_tasks: Final = UnknownTasks()
 
     def __len__(self) -> int:
-        """How many slots are taken: held jobs, and threads that outlast their time-out."""
+        """Return the slots in use: held jobs, and threads that run past their time-out."""
         return len(self._held) + self._stuck
 
     @property
     def capacity(self) -> int:
-        """How many jobs may be held now: one a slot, more where slots are few and jobs quick.
+        """How many jobs may be held now: one per slot, and more if slots are few and jobs quick.
 
-        A single slot is for who wants one after another, each chosen when it can begin.
+        With a single slot nothing is prefetched: each job is chosen when it can start.
         """
         capacity = self._concurrency
         if 1 < capacity < ENOUGH:
             enough = max(FEW, min(ENOUGH, 3 * capacity))
-            capacity += min(enough - capacity, capacity * self._pace.ahead(enough))
+            capacity += min(enough - capacity, capacity * self._prefetch.ahead(enough))
         if self._max_jobs is None:
             return capacity
         return min(capacity, self._max_jobs - self.executed + self._stuck)
 
     @property
     def is_spent(self) -> bool:
-        """Whether it has run as many jobs as it was to."""
+        """Whether it has run `max_jobs` jobs."""
         return self._max_jobs is not None and self.executed >= self._max_jobs
 
     @property
@@ -133,80 +133,80 @@ class LocalExecutor:
         return len(self._held)
 
     def snapshot(self) -> list[RunningTask]:
-        """What runs."""
+        """Return the running jobs."""
         return [run.snapshot() for run in self._held.values() if run.begun_at]
 
     def rss(self) -> int:
-        """Bytes of memory of the processes that run jobs."""
+        """Return the memory in bytes of the processes that run jobs."""
         return rss(os.getpid())
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether callbacks run of jobs that have ended."""
+        """Whether callbacks of ended jobs still run."""
         return bool(self._callbacks)
 
     def held_jobs(self) -> list[RunningJob]:
-        """What must not lose its lease; safe to call in any thread.
+        """Return the jobs that must keep their leases; safe to call in any thread.
 
-        That is all that is held, and what has ended for as long as the server has not confirmed it.
+        These are the held jobs, and the ended jobs whose outcomes the server has not recorded yet.
         """
         return [*self._held.values(), *self._unconfirmed.values()]
 
     def mark_recorded(self, settles: Sequence[Settle]) -> list[RunningJob | None]:
-        """The server has taken note of these outcomes; return their runs."""
+        """Forget the outcomes that the server has recorded; return their runs."""
         return [self._unconfirmed.pop(settle, None) for settle in settles]
 
-    def submit(self, station: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
-        """Take jobs over; they start in the next turn of the loop.
+    def submit(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
+        """Accept claimed jobs; they start in the next turn of the event loop.
 
         By then the next round trip has been sent, so the server works while they run.
         """
         for claimed in jobs:
-            run = RunningJob(station, claimed, claimed_at, self._send_notes_soon)
+            run = RunningJob(queue_state, claimed, claimed_at, self._send_notes_soon)
             self._held[id(run)] = run
-            self._line.append(run)
+            self._waiting.append(run)
         self._fill_slots_soon()
 
     def _fill_slots_soon(self) -> None:
-        if self._line and not self._starting:
+        if self._waiting and not self._starting:
             self._starting = True
             self._loop.call_soon(self._fill_slots)
 
     def _fill_slots(self) -> None:
-        """Start what has waited longest in each slot that is free."""
+        """Start the jobs that have waited longest in the free slots."""
         self._starting = False
-        free = self._concurrency - (len(self) - len(self._line))
-        while self._line and free > 0:
-            run = self._line.popleft()
+        free = self._concurrency - (len(self) - len(self._waiting))
+        while self._waiting and free > 0:
+            run = self._waiting.popleft()
             run.begun_at = self._moved_at = time.monotonic()
             try:
                 self._context.copy().run(self._start, run)
             except Exception:
-                # Not the job's fault: no thread is to be had, for one.
+                # Not an error of the job: for instance, the system cannot start a thread.
                 with run.named():
                     log.exception(
                         "job %s could not be started, and waits a little", short_id(run.claimed.id)
                     )
                 self._end(run, ("snooze", _A_LITTLE, b""))
             free -= not run.ended
-        if self._line and not self._looking:
-            self._looking = True
+        if self._waiting and not self._checking:
+            self._checking = True
             self._loop.call_later(STALE, self._release_stale)
 
     def _release_stale(self) -> None:
-        """Give back what waits behind jobs that are slower than those before them."""
-        self._looking = False
+        """Release the waiting jobs if the running jobs are slower than the earlier ones."""
+        self._checking = False
         now = time.monotonic()
         began = [run.begun_at for run in self._held.values() if run.begun_at]
-        self._pace.note_running(now - min(began, default=now))
+        self._prefetch.note_running(now - min(began, default=now))
         if now - self._moved_at > STALE:
-            for run in self._line:
+            for run in self._waiting:
                 self._end(run, ("cancel", "", b"") if run.asked else UNBEGUN)
-            self._line.clear()
+            self._waiting.clear()
         self._fill_slots()
 
     def _start(self, run: RunningJob) -> None:
-        """Start a job; the context in which this is called becomes its own."""
+        """Start a job; the current context becomes the job's context."""
         if run.asked:
             self._end(run, ("cancel", "", b""))
             return
@@ -223,16 +223,16 @@ class LocalExecutor:
         if target.is_async:
             run.task = self._loop.create_task(self._run_async(run, call, run.job))
         else:
-            context = copy_context()  # which another thread may enter before this one has left it
+            context = copy_context()  # a copy: this thread may still be in its own context
             job = run.job
             self._threads.submit(lambda: context.run(self._run_in_thread, run, call, job))
 
     def request_cancel(self, channel: str, id: str) -> None:
-        """Someone wants a job to end: a coroutine is cancelled, a plain function can see it.
+        """Cancel a running job: a coroutine is cancelled, a plain function must check for it.
 
         Args:
-            channel: that of the job's queue, because another queue may have a job of the same id.
-            id: the job.
+            channel: the channel of the job's queue, because two queues may share an id.
+            id: the job's id.
         """
         for run in list(self._held.values()):
             if run.claimed.id != id or run.station.keys["asked"] != channel or run.asked:
@@ -240,16 +240,16 @@ class LocalExecutor:
             run.asked = True
             if run.task is not None and run.decided is None:
                 run.task.cancel()
-                # A task cancelled before its first step (uvloop does so) runs none of ours.
+                # A task cancelled before its first step (as uvloop does) never runs `_run_async`.
                 run.task.add_done_callback(partial(self._end_cancelled, run))
 
     def release_all(self) -> None:
-        """Give all jobs back without using an attempt; cancel those that can be.
+        """Release all jobs without using an attempt, and cancel the coroutines.
 
-        A job that has come to its end, and only its callback has not, has ended.
+        If a function has ended and only the job's callback still runs, the outcome is kept.
         """
         self._collect()
-        self._line.clear()
+        self._waiting.clear()
         for run in list(self._held.values()):
             run.decide(BEGUN if run.begun_at else UNBEGUN)
             self._end(run, run.decided)
@@ -257,7 +257,7 @@ class LocalExecutor:
                 run.task.cancel()
 
     async def open(self) -> None:
-        """Open the resources; whatever one raises stops the worker."""
+        """Open the resources; an error of one stops the worker."""
         await self._lifespan.open()
 
     async def close(self) -> None:
@@ -268,43 +268,43 @@ class LocalExecutor:
 
     async def _run_async(self, run: RunningJob, call: Invocation, job: CurrentJob) -> None:
         try:
-            judged = judging.completed(run, await call.run_async(job))
+            outcome = outcomes.completed(run, await call.run_async(job))
         except BaseException as error:
-            judged = judging.raised(run, error, self._served, in_run=True)
-        if run.decide(judged.ended) and failure_hooks.is_due(judged):
-            with suppress(asyncio.CancelledError):  # its time is over; the outcome stands
-                await self._call_back(run, judged)
+            outcome = outcomes.raised(run, error, self._served, in_run=True)
+        if run.decide(outcome.ended) and failure_hooks.is_due(outcome):
+            with suppress(asyncio.CancelledError):  # the time-out expired; the outcome stays
+                await self._call_back(run, outcome)
         self._end(run, run.decided)
 
     def _run_in_thread(
         self, run: RunningJob, call: Invocation, job: CurrentJob
     ) -> Callable[[], None]:
         try:
-            judged = judging.completed(run, call.run(job, self._wait))
+            outcome = outcomes.completed(run, call.run(job, self._wait))
         except BaseException as error:
-            judged = judging.raised(run, error, self._served, in_run=True)
-        if run.decide(judged.ended) and failure_hooks.is_due(judged):
-            failure_hooks.call(run, judged, self._served, self._wait)
+            outcome = outcomes.raised(run, error, self._served, in_run=True)
+        if run.decide(outcome.ended) and failure_hooks.is_due(outcome):
+            failure_hooks.call(run, outcome, self._served, self._wait)
         return partial(self._ended_in_thread, run)
 
     def _ended_in_thread(self, run: RunningJob) -> None:
         self._from_threads.append(run)
         if not self._collecting:
             self._collecting = True
-            with suppress(RuntimeError):  # the loop has closed: nobody waits for this any more
+            with suppress(RuntimeError):  # the event loop has closed
                 self._loop.call_soon_threadsafe(self._collect)
 
-    async def _call_back(self, run: RunningJob, judged: RunOutcome) -> None:
-        """Call hooks and callback, within what is left of the job's time and a grace."""
+    async def _call_back(self, run: RunningJob, outcome: RunOutcome) -> None:
+        """Call hooks and callback, within the rest of the job's time-out and a grace."""
         left = max(0.0, run.deadline - time.monotonic()) + GRACE
-        await failure_hooks.call_async(run, judged, self._served, self._threads.run, left)
+        await failure_hooks.call_async(run, outcome, self._served, self._threads.run, left)
 
     def _send_notes_soon(self) -> None:
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._loop.call_later, SAY_AFTER, self._changed)
+            self._loop.call_soon_threadsafe(self._loop.call_later, NOTES_DELAY, self._changed)
 
     def _collect(self) -> None:
-        self._collecting = False  # before looking, so that what comes later is collected again
+        self._collecting = False  # before the loop, so that later jobs schedule `_collect` again
         while self._from_threads:
             run = self._from_threads.popleft()
             if run.ended and run.timed_out:
@@ -314,29 +314,29 @@ class LocalExecutor:
             self._end(run, run.decided)
 
     def _expire(self, run: RunningJob) -> None:
-        self._collect()  # it may have ended in time: an event loop that was held up learns it late
+        self._collect()  # a blocked event loop may not know yet that the job ended in time
         if run.ended:
             return
         run.timed_out = True
         if run.task is not None:
             run.task.cancel()
-            # A task that is cancelled before its first step (uvloop does so) runs none of ours.
-            run.task.add_done_callback(lambda _: self._end_unrun(run, judging.overrun(run)))
+            # A task cancelled before its first step (as uvloop does) never runs `_run_async`.
+            run.task.add_done_callback(lambda _: self._end_unrun(run, outcomes.overrun(run)))
             self._loop.call_later(GRACE, self._give_up, run, run.task)
         else:
-            # A thread cannot be stopped: its job ends here, its slot only when it returns.
+            # A thread cannot be stopped: the job ends here, and its slot is free when it returns.
             self._stuck += 1
             log.warning("%d slots are held by jobs past their time-out", self._stuck)
-            self._end_unrun(run, judging.overrun(run))
+            self._end_unrun(run, outcomes.overrun(run))
 
     def _give_up(self, run: RunningJob, task: asyncio.Task[None]) -> None:
-        """A coroutine that goes on though it was cancelled: its job ends, its slot is held."""
+        """End the job of a coroutine that ignores its cancellation; its slot stays in use."""
         if task.done():
             return
         self._stuck += 1
         task.add_done_callback(self._unstuck)
         log.warning("%d slots are held by jobs past their time-out", self._stuck)
-        self._end_unrun(run, judging.overrun(run))
+        self._end_unrun(run, outcomes.overrun(run))
 
     def _unstuck(self, task: asyncio.Task[None]) -> None:
         self._stuck -= 1
@@ -344,26 +344,26 @@ class LocalExecutor:
         self._changed()
 
     def _end_unrun(self, run: RunningJob, error: BaseException) -> None:
-        """End a job whose function has not come to an end, or was never called."""
+        """End a job whose function has not returned, or was never called."""
         if run.decided is None:
             with run.named():
-                judged = judging.raised(run, error, self._served)
-                if run.decide(judged.ended) and failure_hooks.is_due(judged):
-                    self._call_back_soon(run, judged)
-        self._end(run, run.decided)  # also where only a callback takes too long
+                outcome = outcomes.raised(run, error, self._served)
+                if run.decide(outcome.ended) and failure_hooks.is_due(outcome):
+                    self._call_back_soon(run, outcome)
+        self._end(run, run.decided)  # also if only a callback takes too long
 
     def report(self, run: RunningJob, how: str, has_failed: bool) -> None:
-        """Call what is to be called after an attempt that ended with another worker."""
+        """Call the hooks and the callback after an attempt that was lost by another worker."""
         self._context.copy().run(self._report, run, how, has_failed)
 
     def _report(self, run: RunningJob, how: str, has_failed: bool) -> None:
         identify_if_possible(run, self._served)
-        judged = judging.lost(run, how, has_failed)
-        if failure_hooks.is_due(judged):
-            self._call_back_soon(run, judged)
+        outcome = outcomes.lost(run, how, has_failed)
+        if failure_hooks.is_due(outcome):
+            self._call_back_soon(run, outcome)
 
-    def _call_back_soon(self, run: RunningJob, judged: RunOutcome) -> None:
-        task = self._loop.create_task(self._call_back(run, judged))
+    def _call_back_soon(self, run: RunningJob, outcome: RunOutcome) -> None:
+        task = self._loop.create_task(self._call_back(run, outcome))
         self._callbacks.add(task)
         task.add_done_callback(self._called_back)
 
@@ -382,16 +382,16 @@ class LocalExecutor:
         del self._held[id(run)]
         if run.begun_at:
             self._moved_at = time.monotonic()
-            self._pace.note_run(self._moved_at - run.begun_at)
-            if run.station.figures is not None:
-                run.station.figures.note_run(self._moved_at - run.begun_at)
+            self._prefetch.note_run(self._moved_at - run.begun_at)
+            if run.station.metrics is not None:
+                run.station.metrics.note_run(self._moved_at - run.begun_at)
             self._fill_slots_soon()
         outcome, when, data = ended
         if run.missing:
             run.station.note_task(served=False)
-            self.unserved.note(run)
+            self.unknown_tasks.note(run)
             if outcome == "snooze":
-                when = self.unserved.next_look(run, -(-self.capacity // 2))
+                when = self.unknown_tasks.next_look(run, -(-self.capacity // 2))
         elif run.claimed.missing_us and outcome not in UNCOUNTED:
             run.station.note_task(served=True)
         if outcome not in UNCOUNTED:

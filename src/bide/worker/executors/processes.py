@@ -1,9 +1,8 @@
-"""The worker's side of jobs in processes: hands them out, hears how they end, and sees who dies.
+"""Runs claimed jobs in child processes: assigns them, receives outcomes, and handles deaths.
 
-It stands where `bide.worker.executors.local` stands for jobs in the worker itself, and does none of
-their work: no body is decoded here and no function of theirs is called. A
-job's child says how it ended;
-where it cannot any more, the table says which job it was, and the system how it died.
+It has the interface of `bide.worker.executors.local`, but decodes no body and calls no function of
+the application. The child of a job reports its outcome. If the child dies, the job table shows
+which job it ran, and the system how it died.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bide.model.job import Claimed
 from bide.model.payload.body import DEFAULT_TIMEOUT, encode_error
 from bide.protocol.commands.queues import RunningTask
 from bide.protocol.commands.worker import Settle
-from bide.worker.executors.local import SAY_AFTER
+from bide.worker.executors.local import NOTES_DELAY
 from bide.worker.heartbeat import GRACE
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import (
@@ -53,48 +52,48 @@ from bide.worker.unknown_tasks import UnknownTasks
 log = Log("bide.worker")
 
 LOOK_EVERY: Final = 0.1
-"""Seconds between looks at what runs for how long, while something does."""
+"""Seconds between checks of the running jobs, while there are any."""
 
 MOST_AHEAD: Final = 50
-"""Jobs per child that may wait, however quick they are."""
+"""Maximum number of jobs that may wait per child, however quick they are."""
 
 
 class _Death(NamedTuple):
-    """What is known of the child that a job has cost."""
+    """How the child of a job died."""
 
     how: str
     overran: bool
-    """It was killed because the job ran too long."""
+    """The worker killed it, because the job ran too long."""
 
 
 _ALIVE: Final = _Death("", False)
 
 
 def _crash(how: str) -> Ended:
-    """What becomes of a job that has crashed, where no child says so."""
+    """Return the outcome of a crashed job that no child can report."""
     return "crash", "", encode_error(WorkerCrashed(how))
 
 
 class ProcessExecutor:
-    """All jobs that a worker has its children run."""
+    """Runs the jobs of a worker in child processes."""
 
-    def __init__(self, house: ProcessPool, changed: Callable[[], None]) -> None:
-        """Set up, in the event loop that will hear the children.
+    def __init__(self, pool: ProcessPool, changed: Callable[[], None]) -> None:
+        """Set up, in the event loop that will read the replies of the children.
 
         Args:
-            house: the children.
-            changed: called in the loop's thread when there is something to send, or to claim for.
+            pool: the children.
+            changed: called in the loop's thread when there is something to send, or a free slot.
         """
-        self._pool = house
+        self._pool = pool
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
         self._held: dict[int, RunningJob] = {}
         self._unsent: deque[int] = deque()
         self._reports: deque[Assign] = deque()
-        """What children are to tell hooks of jobs that are not held here."""
+        """Lost attempts of other workers, which children will pass to hooks."""
         self._unconfirmed: dict[Settle, RunningJob] = {}
-        self._pace = Prefetch()
+        self._prefetch = Prefetch()
         self._last_reply_at = 0.0
         self._newest = 0
         self._checking = False
@@ -102,13 +101,13 @@ class ProcessExecutor:
         self._exits: dict[int, _Death] = {}
         self._lost = LostJobs()
         self.executed = 0
-        self.unserved: Final = UnknownTasks()
+        self.unknown_tasks: Final = UnknownTasks()
         self.has_callbacks = False
         self.is_spent = False
-        house.on_messages(self._on_replies, self._on_exit, self._on_ready)
+        pool.on_messages(self._on_replies, self._on_exit, self._on_ready)
 
     def __len__(self) -> int:
-        """How many jobs take up what there is for jobs: those of stopped children do not."""
+        """Return how many held jobs count; those of stopped children do not."""
         slots = self._pool.slots
         return len(self._held) - sum(s.stopped_at > 0 and s.row.job in self._held for s in slots)
 
@@ -119,12 +118,12 @@ class ProcessExecutor:
 
     @property
     def capacity(self) -> int:
-        """How many jobs may be held: one for each child, and more where they are quick."""
+        """How many jobs may be held: one per child, and more if jobs are quick."""
         able = sum(slot.takes_jobs for slot in self._pool.slots)
-        return able * (1 + self._pace.ahead(MOST_AHEAD))
+        return able * (1 + self._prefetch.ahead(MOST_AHEAD))
 
     def snapshot(self) -> list[RunningTask]:
-        """What runs."""
+        """Return the running jobs."""
         running = [self._held.get(slot.row.job) for slot in self._pool.slots]
         for run in running:
             if run is not None:
@@ -132,13 +131,13 @@ class ProcessExecutor:
         return [run.snapshot() for run in running if run is not None]
 
     def rss(self) -> int:
-        """Bytes of memory of the processes that run jobs."""
+        """Return the memory in bytes of the processes that run jobs."""
         return sum(linux.rss(slot.pid) for slot in self._pool.slots if slot.pid)
 
     def held_jobs(self) -> list[RunningJob]:
-        """What must not lose its lease; safe to call in any thread.
+        """Return the jobs that must keep their leases; safe to call in any thread.
 
-        A job whose process is stopped does nothing, and its lease goes to one that can do it.
+        A job whose process is stopped makes no progress. Its lease ends, so another worker runs it.
         """
         held = dict(self._held)
         if held:
@@ -149,25 +148,25 @@ class ProcessExecutor:
         return [*held.values(), *self._unconfirmed.values()]
 
     def mark_recorded(self, settles: Sequence[Settle]) -> list[RunningJob | None]:
-        """The server has taken note of these outcomes; return their runs."""
+        """Forget the outcomes that the server has recorded; return their runs."""
         return [self._unconfirmed.pop(settle, None) for settle in settles]
 
-    def submit(self, station: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
-        """Take jobs over, and hand them out."""
+    def submit(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
+        """Accept claimed jobs, and assign them to children."""
         if not self._held:
             self._last_reply_at = time.monotonic()
         for claimed in jobs:
             number = next(self._numbers)
-            self._held[number] = RunningJob(station, claimed, claimed_at, self._send_notes_soon)
+            self._held[number] = RunningJob(queue_state, claimed, claimed_at, self._send_notes_soon)
             self._unsent.append(number)
         self._dispatch()
 
     def request_cancel(self, channel: str, id: str) -> None:
-        """Someone wants a job to end.
+        """Cancel a job.
 
         Args:
-            channel: that of the job's queue, because another queue may have a job of the same id.
-            id: the job.
+            channel: the channel of the job's queue, because two queues may share an id.
+            id: the job's id.
         """
         for run in self._held.values():
             if run.claimed.id == id and run.station.keys["asked"] == channel and not run.asked:
@@ -180,16 +179,16 @@ class ProcessExecutor:
         self._check()
 
     def release_all(self) -> None:
-        """Give all jobs back without using an attempt, and kill the children that run them.
+        """Release all jobs without using an attempt, and kill the children that run them.
 
-        A job that has come to its end, and only its callback has not, has ended.
+        If a function has ended and only the job's callback still runs, the outcome is kept.
         """
         self._pool.read_messages()
         self._reclaim()
         running = {slot.row.job for slot in self._pool.slots}
-        astray = self._held.keys() - running - set(self._unsent)
+        lost = self._held.keys() - running - set(self._unsent)
         for slot in self._pool.slots:
-            if slot.row.job or astray:  # taken this very moment: there is no telling by which
+            if slot.row.job or lost:  # a child is taking a job, and it is unknown which one
                 slot.kill()
         unbegun = set(self._unsent)
         self._unsent.clear()
@@ -202,11 +201,11 @@ class ProcessExecutor:
             self._end(number)
 
     async def open(self) -> None:
-        """Make the children; whatever keeps them from beginning stops the worker."""
+        """Start the children; if they cannot start, the worker stops."""
         await self._pool.open()
 
     async def close(self) -> None:
-        """Let the children end."""
+        """Stop the children."""
         try:
             await self._pool.close()
         finally:
@@ -222,8 +221,8 @@ class ProcessExecutor:
                 self._end(number)
                 continue
             death = self._exits.get(number, _ALIVE)
-            order = Assign(number, run.station.queue, run.claimed, run.claimed_at, *death)
-            if not self._pool.send(encode_assign(order)):
+            assign = Assign(number, run.station.queue, run.claimed, run.claimed_at, *death)
+            if not self._pool.send(encode_assign(assign)):
                 break
             self._unsent.popleft()
         while self._reports and self._pool.send(encode_assign(self._reports[0])):
@@ -231,24 +230,24 @@ class ProcessExecutor:
         self._check_later()
 
     def report(self, run: RunningJob, how: str, has_failed: bool) -> None:
-        """Have a child tell hooks of an attempt that ended with another worker."""
+        """Let a child call the hooks after an attempt that was lost by another worker."""
         number, queue = next(self._numbers), run.station.queue
-        order = Assign(number, queue, run.claimed, run.claimed_at, how, False, True, has_failed)
-        self._reports.append(order)
+        assign = Assign(number, queue, run.claimed, run.claimed_at, how, False, True, has_failed)
+        self._reports.append(assign)
         self._dispatch()
 
     def _on_replies(self, replies: list[Reply]) -> None:
-        """What children say."""
+        """Process the replies of children."""
         for reply in replies:
             run = self._held.get(reply.number)  # type: ignore[union-attr]
             if isinstance(reply, Done):
                 self._last_reply_at = time.monotonic()
-                if run is not None:  # a report to hooks may overtake jobs that are not yet sent
-                    self._pace.note_run(reply.took)
+                if run is not None:  # a report to hooks may be assigned before waiting jobs
+                    self._prefetch.note_run(reply.took)
                     self._newest = max(self._newest, reply.number)
                     run.decide(reply.ended)
-                    if run.station.figures is not None:
-                        run.station.figures.note_run(reply.took)
+                    if run.station.metrics is not None:
+                        run.station.metrics.note_run(reply.took)
                     run.missing = reply.missing
                     self._end(reply.number)
             elif isinstance(reply, NoteAdded) and run is not None:
@@ -257,8 +256,8 @@ class ProcessExecutor:
                 run.decide(reply.ended)
         self._dispatch()
 
-    def _on_exit(self, slot: Slot, died: Exited, among: int) -> None:
-        """A child has died; what it said before has been heard."""
+    def _on_exit(self, slot: Slot, died: Exited, deaths: int) -> None:
+        """Handle the death of a child, whose replies have all been processed."""
         number = slot.row.job
         slot.row.end()
         run = self._held.get(number)
@@ -274,12 +273,12 @@ class ProcessExecutor:
         elif run.asked and slot.killed:
             run.decide(("cancel", "", b""))
             self._end(number)
-        elif number in self._exits:  # and who was to say what becomes of that has died too
+        elif number in self._exits:  # the child that was to decide its outcome has died too
             death = self._exits[number]
             run.decide(_crash(describe_exit(died) if death.overran else death.how))
             self._end(number)
-        elif run.timed_out or among == 1:
-            # What becomes of it is for a child to say, with the policy and the callback.
+        elif run.timed_out or deaths == 1:
+            # Another child decides the outcome, because it has the policy and the callback.
             self._exits[number] = death = _Death(describe_exit(died), run.timed_out)
             if not death.overran:
                 with run.named():
@@ -289,16 +288,16 @@ class ProcessExecutor:
             run.deadline = time.monotonic() + DEFAULT_TIMEOUT
             self._unsent.appendleft(number)
         else:
-            self._leave_to_lease(number, among)
+            self._leave_to_lease(number, deaths)
         self._dispatch()
 
     def _on_ready(self) -> None:
-        """There is another child that takes jobs."""
+        """Handle a child that has become ready."""
         self._check_later()
         self._changed()
 
     def _check_later(self) -> None:
-        """Look on while something is held, or a child may begin or be let go on."""
+        """Schedule the next check while jobs are held, or a child starts, closes or is stopped."""
         if self._checking:
             return
         if self._held or any(slot.is_unsettled for slot in self._pool.slots):
@@ -311,7 +310,7 @@ class ProcessExecutor:
         self._dispatch()
 
     def _check(self) -> None:
-        """See what runs too long, or was asked to end; and take back what waits too long."""
+        """Enforce time-outs and cancellations, and release jobs that wait too long."""
         now = time.monotonic()
         longest, could, can = 0.0, self.capacity - len(self), False
         begun = set()
@@ -321,17 +320,17 @@ class ProcessExecutor:
             number = slot.row.job
             run = self._held.get(number)
             if run is None:
-                if number and 0 < slot.row.deadline < now - GRACE:  # it tells hooks, for too long
+                if number and 0 < slot.row.deadline < now - GRACE:  # hooks take too long
                     slot.kill()
                 continue
             begun.add(number)
             if slot.stopped_at:
                 if now - slot.stopped_at > 2 * run.station.lease:
-                    slot.kill()  # another has had its lease since; what it came to would be refused
+                    slot.kill()  # its lease has ended: the outcome would be refused
                 continue
             longest = max(longest, now - slot.row.begun)
             self._enforce_deadline(slot, number, run, now)
-        self._pace.note_running(longest)
+        self._prefetch.note_running(longest)
         self._newest = max([self._newest, *begun])
         if self.capacity - len(self) > could:
             self._changed()
@@ -344,23 +343,26 @@ class ProcessExecutor:
             self._release_lost(begun, now)
 
     def _enforce_deadline(self, slot: Slot, number: int, run: RunningJob, now: float) -> None:
-        """Hold a job to its time and a grace; a callback, or who judges, has a grace alone."""
+        """Kill the child of a job that exceeds its time-out and a grace, or request a cancellation.
+
+        A callback, or the decision about a dead child's job, has no time-out but the grace alone.
+        """
         run.deadline = slot.row.deadline or run.deadline
         if now > run.deadline + GRACE:
             run.timed_out = run.timed_out or run.decided is None
             slot.kill()
         elif run.asked and run.decided is None:
-            slot.ask(number, now)
+            slot.request_cancel(number, now)
 
     def _reclaim(self) -> None:
-        """Have what no child has begun here again."""
-        orders = [decode_assign(message) for message in self._pool.reclaim()]
-        self._reports.extend(order for order in orders if order.lost)
-        numbers = [order.number for order in orders if order.number in self._held]
+        """Take back the jobs that no child has received."""
+        assigns = [decode_assign(message) for message in self._pool.reclaim()]
+        self._reports.extend(assign for assign in assigns if assign.lost)
+        numbers = [assign.number for assign in assigns if assign.number in self._held]
         self._unsent.extendleft(reversed(numbers))
 
     def _release_unstarted(self) -> None:
-        """Give back what no child has begun; not one claim of it is used."""
+        """Release the jobs that no child has received; none of them uses an attempt."""
         self._reclaim()
         waiting = list(self._unsent)
         self._unsent.clear()
@@ -377,26 +379,26 @@ class ProcessExecutor:
         return self._held.keys() - set(self._unsent)
 
     def _release_lost(self, begun: set[int], now: float) -> None:
-        """Give back what a child took that died, or was stopped, before it could say so.
+        """Release jobs that were lost with a child: it died or stopped before it wrote its row.
 
-        That is what is neither waiting, nor in a row, nor answered, for longer than a child takes
-        from the one to the other.
+        Such a job is not waiting, not in a row and not answered, for longer than a child needs from
+        receiving a job to writing its row.
         """
         waiting: set[int] = set()
         if not self._pool.is_line_empty:
-            # What was handed out before another that has begun is not in the line.
+            # Jobs are received in order: those before a started job are not in the socket.
             waiting = {n for n in self._held if n > self._newest or n in self._exits}
         for number in self._lost.find(self._dispatched - begun, waiting, now):
             run = self._held[number]
             with run.named():
                 log.warning(
-                    "job %s was lost with a child, and is given back", short_id(run.claimed.id)
+                    "job %s was lost with a child, and is released", short_id(run.claimed.id)
                 )
             run.decide(BEGUN)
             self._end(number)
 
-    def _leave_to_lease(self, number: int, among: int) -> None:
-        """Leave a job to its lease: nothing says under which of several their processes died."""
+    def _leave_to_lease(self, number: int, deaths: int) -> None:
+        """Leave a job until its lease ends: several jobs died, and the cause is unknown."""
         run = self._held.pop(number)
         run.ended = True
         with run.named():
@@ -405,12 +407,12 @@ class ProcessExecutor:
                 "ends",
                 task_of(run),
                 short_id(run.claimed.id),
-                among,
+                deaths,
             )
         self._changed()
 
     def _send_notes_soon(self) -> None:
-        self._loop.call_later(SAY_AFTER, self._changed)
+        self._loop.call_later(NOTES_DELAY, self._changed)
 
     def _end(self, number: int) -> None:
         run = self._held.pop(number)
@@ -421,9 +423,9 @@ class ProcessExecutor:
         if run.missing:
             task_of(run)
             run.station.note_task(served=False)
-            self.unserved.note(run)
+            self.unknown_tasks.note(run)
             if outcome == "snooze":
-                when = self.unserved.next_look(run, -(-self.capacity // 2))
+                when = self.unknown_tasks.next_look(run, -(-self.capacity // 2))
         elif run.claimed.missing_us and outcome not in UNCOUNTED:
             run.station.note_task(served=True)
         if outcome not in UNCOUNTED:

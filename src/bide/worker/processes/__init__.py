@@ -1,14 +1,15 @@
-"""Jobs in processes of their own: what crashes, hangs or leaks there is nobody else's problem.
+"""Runs jobs in child processes, so that a crash, a hang or a leak affects only its own child.
 
-    worker ──control──> nursery ──fork──> child, child, …
-       │ ^                                  │ ^
-       │ └────────────── replies ───────────┘ │
-       └──────────────── jobs ────────────────┘
+    worker ──control──> fork server ──fork──> child, child, …
+       │ ^                                      │ ^
+       │ └──────────────── replies ─────────────┘ │
+       └────────────────── jobs ──────────────────┘
 
-The worker claims, renews leases, settles, and runs no job. The nursery is a process of its own,
-started afresh, without threads and without connections: it imports what is served and forks
-children from that, warm and clean. All children take jobs from one socket, one at a time, whoever
-is free first, so what was not begun is nobody's and never lost with a child. What runs where stands
-in a table in shared memory, which outlives whoever dies: a crash counts only against the job that
-ran there.
+The worker claims jobs, renews leases and settles, and runs no job. The fork server is a new process
+without threads and connections. It imports the served modules and forks children.
+
+All children read jobs from one socket, one job at a time. So a job that has not started belongs to
+no child, and is not lost if a child dies. A job table in shared memory shows which child runs which
+job, and survives the death of any process. So a crash counts only against the job that ran in the
+crashed child.
 """

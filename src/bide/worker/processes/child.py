@@ -1,16 +1,16 @@
-"""A child: runs jobs in its main thread, one after another, until it is told or due to end.
+"""A child process: runs jobs in its main thread, one after another.
 
-It takes a job when it is free to, so nothing waits behind another. Before anything of the job's own
-happens, its row of the table says which it is and when its time is over. A signal ends a job that
-takes too long, or that was asked to end, by an exception in it; where that does not help, the
+It receives a job only when it is free, so no job waits behind another one. Before the job's code
+runs, the child writes the job and its deadline to its row of the job table. If a job exceeds its
+time-out or is cancelled, a signal handler raises an exception in it. If that does not help, the
 worker kills the child.
 
-The row is cleared only when the worker has been told how the job ended: whenever a child dies, its
-job has been answered for, or stands in its row.
+The row is cleared only after the outcome has been sent. So if a child dies, its job either has an
+outcome or is in the row.
 
-A signal's handler runs between any two steps of Python code. In the job's own code it raises, once.
-While something that the job says goes to the worker it waits until that is through: an exception
-there would cut the message. At other times there is nothing to be ended.
+A signal handler runs between any two bytecodes. While the job's own code runs, it raises once.
+While a message is being sent to the worker, the exception is deferred until the message is
+complete, because it would truncate the message. At other times there is no job to end.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from bide.worker.processes.ipc import (
     encode,
 )
 from bide.worker.processes.job_table import Row
-from bide.worker.run import outcome
+from bide.worker.run import outcome as outcomes
 from bide.worker.run.invoke import Invocation, identify, identify_if_possible, prepare, read
 from bide.worker.run.outcome import RunOutcome
 from bide.worker.run.running_job import UNBEGUN, RunningJob
@@ -71,112 +71,112 @@ from bide.worker.run.running_job import UNBEGUN, RunningJob
 P = ParamSpec("P")
 T = TypeVar("T")
 
-ASKED: Final = signal.SIGUSR1
-"""Tells a child to look whether its job was asked to end."""
+CANCEL_SIGNAL: Final = signal.SIGUSR1
+"""Makes a child check whether its job must be cancelled."""
 
 _CLOSED, _OPEN, _HELD = range(3)
 _LONGEST_ALARM: Final = 1e8
 
 
 class Interrupts:
-    """What can end the job that runs in this process's main thread."""
+    """Ends the job that runs in this process's main thread, at its time-out or by a request."""
 
     def __init__(self) -> None:
         self._run: RunningJob | None = None
         self._row: Row | None = None
         self._number = 0
         self._state = _CLOSED
-        self._waiting: Callable[[], BaseException] | None = None
+        self._deferred: Callable[[], BaseException] | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._has_heeded = False
+        self._has_cancelled = False
 
     def listen(self) -> None:
-        """Hear signals; jobs may have blocked them, or listened themselves."""
-        signal.signal(signal.SIGALRM, self._time_is_over)
-        signal.signal(ASKED, self._asked)
+        """Install the signal handlers, because a job may have blocked or replaced them."""
+        signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.signal(CANCEL_SIGNAL, self._check_cancel)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def begin(self, run: RunningJob, row: Row, number: int) -> None:
-        """This job is the one that is meant from now on."""
+        """Set the job that signals apply to."""
         self._run, self._row, self._number = run, row, number
-        self._waiting, self._has_heeded = None, False
+        self._deferred, self._has_cancelled = None, False
 
     def end(self) -> None:
-        """None is."""
+        """Unset the job."""
         self._run = None
 
     def call(
         self, run: RunningJob, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a plain function, within the job's time.
+        """Call a plain function with the job's time-out.
 
         Raises:
-            JobTimeout: its time is over.
-            JobCancelled: it was asked to end.
-            BaseException: whatever the function raises.
+            JobTimeout: the time-out expired.
+            JobCancelled: the job was cancelled.
+            BaseException: any error of the function.
         """
         try:
             signal.setitimer(signal.ITIMER_REAL, min(run.policy.timeout, _LONGEST_ALARM))
             self._state = _OPEN
-            if self._row is not None and self._row.asked == self._number:
-                self._asked(ASKED, None)
+            if self._row is not None and self._row.cancel_requested == self._number:
+                self._check_cancel(CANCEL_SIGNAL, None)
             return function(*args, **kwargs)
         finally:
             self._state = _CLOSED
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     async def wait(self, run: RunningJob, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine, within the job's time; being asked to end cancels it."""
+        """Await a coroutine with the job's time-out; a request to cancel cancels it."""
         self._task = asyncio.current_task()
         limit = asyncio.timeout(run.policy.timeout)
         try:
             async with limit:
-                self._asked(ASKED, None)
+                self._check_cancel(CANCEL_SIGNAL, None)
                 return await coroutine
-        except BaseException:  # whatever it makes of being ended
+        except BaseException:  # a job may convert the cancellation to any error
             run.timed_out = limit.expired()
             raise
         finally:
             self._task = None
 
     def hold(self) -> bool:
-        """Let nothing be raised here before `let_go`; False where nothing would be."""
+        """Defer exceptions until `release`; return False if none can be raised here."""
         if self._state != _OPEN or threading.current_thread() is not threading.main_thread():
             return False
         self._state = _HELD
         return True
 
     def release(self) -> None:
-        """Go on after `hold` was true; what came meanwhile is raised now."""
+        """End `hold`, and raise the deferred exception if there is one."""
         self._state = _OPEN
-        if self._waiting is not None:
-            self._interrupt(self._waiting)
+        if self._deferred is not None:
+            self._raise_or_defer(self._deferred)
 
-    def _interrupt(self, why: Callable[[], BaseException]) -> None:
+    def _raise_or_defer(self, why: Callable[[], BaseException]) -> None:
         if self._state == _HELD:
-            self._waiting = why
+            self._deferred = why
         elif self._state == _OPEN:
             self._state = _CLOSED
             raise why()
 
-    def _time_is_over(self, number: int, frame: FrameType | None) -> None:
-        self._interrupt(self._overrun)
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        self._raise_or_defer(self._overrun)
 
     def _overrun(self) -> BaseException:
         assert self._run is not None
         self._run.timed_out = True
-        return outcome.overrun(self._run)
+        return outcomes.overrun(self._run)
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        """Look whether the job was asked to end; the worker says so again until it has."""
+    def _check_cancel(self, number: int, frame: FrameType | None) -> None:
+        """Cancel the job if its row requests that; the worker signals again until the job ends."""
         run, row = self._run, self._row
-        if run is None or row is None or row.asked != self._number:
+        if run is None or row is None or row.cancel_requested != self._number:
             return
         run.asked = True
         if self._task is None:
-            self._interrupt(_cancelled)
-        elif not self._has_heeded:
-            self._has_heeded = True
+            self._raise_or_defer(_cancelled)
+        elif not self._has_cancelled:
+            self._has_cancelled = True
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
 
@@ -187,19 +187,19 @@ def _cancelled() -> BaseException:
 log = Log("bide.worker")
 
 ENDED: Final = 0
-"""How a child ends whose worker has no more jobs."""
+"""Exit code of a child whose worker has no more jobs."""
 
 RETIRED: Final = 75
-"""How a child ends that has had enough of them, and is to be replaced."""
+"""Exit code of a child that has run its last job and must be replaced."""
 
 IDLE: Final = "bide child: idle"
-"""Its title while it waits."""
+"""The process title while the child waits for a job."""
 
-_BURY_EVERY: Final = 64
+_REAP_EVERY: Final = 64
 
 
 class NoteSink:
-    """The station of a child's jobs: what they say goes to the worker at once."""
+    """Stands for `QueueState` in a child: it sends the notes of a job to the worker immediately."""
 
     def __init__(self, seal: Seal, worker: str, child: Child, number: int) -> None:
         self.queue = seal.keys.queue
@@ -210,7 +210,7 @@ class NoteSink:
         self._number = number
 
     def add(self, note: Note) -> bool:
-        """Pass a note on."""
+        """Send a note."""
         self._child._reply_to_parent(NoteAdded(self._number, note.kind, note.text))
         return False
 
@@ -220,14 +220,14 @@ class Child:
 
     def __init__(
         self,
-        orders: socket.socket,
+        assigns: socket.socket,
         replies: socket.socket,
         hand_over: int,
         served: TaskRegistry,
         setting: Setting,
     ) -> None:
-        """Set up, in the nursery: all children are made of this one."""
-        self._lines = ChildPipes(orders, replies, hand_over)
+        """Set up in the fork server, from which all children are forked."""
+        self._pipes = ChildPipes(assigns, replies, hand_over)
         self._interrupts = Interrupts()
         self._served = served
         self._setting = setting
@@ -235,19 +235,19 @@ class Child:
         self._lifespan = Lifespan()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_unfit = False
-        """No event loop runs here any more; a job has left no descriptors for one, say."""
+        """Whether no event loop can run here: for instance, a job has used up all descriptors."""
         self._ran = 0
         self._dead: set[int] = set()
         self._pid = 0
 
     def live(self, slot: int, row: Row) -> int:
-        """Take jobs until there are none for this child any more; how it ends."""
+        """Run jobs until there are no more for this child; return its exit code."""
         self._slot, self._row, self._pid = slot, row, os.getpid()
         if resources():
             try:
                 self._wait(self._lifespan.open())
             except BaseException as error:
-                log.exception("a child cannot begin")
+                log.exception("a child cannot start")
                 self._reply_to_parent(InitFailed(self._slot, f"{type(error).__name__}: {error}"))
                 os._exit(1)
             logs.hold()
@@ -261,23 +261,23 @@ class Child:
                 with contextlib.suppress(Exception):
                     lifespan.end(self._loop)
         if how == RETIRED:
-            self._lines.hand_over()
+            self._pipes.hand_over()
         return how
 
     def _serve_all(self) -> int:
         while not self._has_had_enough():
-            message = self._lines.receive()
+            message = self._pipes.receive()
             if message is None:
                 return ENDED
-            # In a context of its own: what one job sets, the next must not see.
+            # In a context of its own, so that a job sees no context variables of another.
             copy_context().run(self.serve, decode_assign(message))
         return RETIRED
 
     def _reply_to_parent(self, reply: Reply) -> bool:
-        """Say something to the worker; whether the system had the means."""
+        """Send a message to the worker; return whether the system had the memory for it."""
         held = self._interrupts.hold()
         try:
-            return self._lines.send(encode(reply))
+            return self._pipes.send(encode(reply))
         finally:
             if held:
                 self._interrupts.release()
@@ -292,65 +292,65 @@ class Child:
             return False
         return linux.rss(os.getpid()) > setting.max_rss
 
-    def serve(self, order: Assign) -> None:
-        """Run a job, and say how it ended."""
+    def serve(self, assign: Assign) -> None:
+        """Run a job, and report its outcome."""
         now = time.monotonic()
-        self._row.begin(order.number, now, now if order.died else 0.0)
+        self._row.begin(assign.number, now, now if assign.died else 0.0)
         if self._ran:
             self._interrupts.listen()
-        seal = Seal(self._keyring, keys_of(order.queue, self._setting.root))
-        mouth: Any = NoteSink(seal, self._setting.worker, self, order.number)
-        run = RunningJob(mouth, order.claimed, order.claimed_at, lambda: None)
-        if order.died:
+        seal = Seal(self._keyring, keys_of(assign.queue, self._setting.root))
+        sink: Any = NoteSink(seal, self._setting.worker, self, assign.number)
+        run = RunningJob(sink, assign.claimed, assign.claimed_at, lambda: None)
+        if assign.died:
             run.deadline = now
-        self._interrupts.begin(run, self._row, order.number)
-        judged = self._judge(order, run)
+        self._interrupts.begin(run, self._row, assign.number)
+        outcome = self._run_job(assign, run)
         self._check_self(run)
-        run.decide(judged.ended)
-        if failure_hooks.is_due(judged):
-            judged = self._tell_end(Decided(order.number, judged.ended), judged, run)
-            self._call_back(judged, run)
+        run.decide(outcome.ended)
+        if failure_hooks.is_due(outcome):
+            outcome = self._report_end(Decided(assign.number, outcome.ended), outcome, run)
+            self._call_back(outcome, run)
         self._ran += 1
         flush()
         if not self._has_had_enough():
             set_title(IDLE)
         self._interrupts.end()
         took = time.monotonic() - now
-        done = Done(order.number, judged.ended, took, run.missing)
-        if (told := self._tell_end(done, judged, run)) is not judged:
-            self._call_back(told, run)
+        done = Done(assign.number, outcome.ended, took, run.missing)
+        if (reported := self._report_end(done, outcome, run)) is not outcome:
+            self._call_back(reported, run)
         self._row.end()
-        if self._ran % _BURY_EVERY == 0:
+        if self._ran % _REAP_EVERY == 0:
             self._dead = linux.reap(self._dead)
 
-    def _call_back(self, judged: RunOutcome, run: RunningJob) -> None:
+    def _call_back(self, outcome: RunOutcome, run: RunningJob) -> None:
         self._row.limit(max(run.deadline, time.monotonic()))
-        failure_hooks.call(run, judged, self._served, self._wait)
+        failure_hooks.call(run, outcome, self._served, self._wait)
         self._check_self(run)
 
-    def _tell_end(self, end: Decided | Done, judged: RunOutcome, run: RunningJob) -> RunOutcome:
-        """Say how a job ended, and return that: it failed if its result cannot be handed over."""
-        if self._lines.send(encode(end)):  # nothing can interrupt that now
-            return judged
+    def _report_end(self, end: Decided | Done, outcome: RunOutcome, run: RunningJob) -> RunOutcome:
+        """Report an outcome, and return it; the job fails if its result cannot be sent."""
+        if self._pipes.send(encode(end)):  # no signal can interrupt this
+            return outcome
         error = PayloadError(
             f"The result of {run.task_name} could not be handed to the worker, because the system "
             "had no memory or descriptor for it; its child's log has the reason."
         )
-        judged = outcome.failed(run, error)
-        self._reply_to_parent(replace(end, ended=judged.ended))
-        return judged
+        outcome = outcomes.failed(run, error)
+        self._reply_to_parent(replace(end, ended=outcome.ended))
+        return outcome
 
-    def _judge(self, order: Assign, run: RunningJob) -> RunOutcome:
-        """Run a job to its end, and find out what that means."""
-        if order.died and not order.overran:
-            return self._judge_dead(order, run)
-        allow_pickle = order.queue in self._setting.pickled
+    def _run_job(self, assign: Assign, run: RunningJob) -> RunOutcome:
+        """Run a job, and return its outcome."""
+        if assign.died and not assign.overran:
+            return self._outcome_of_dead(assign, run)
+        allow_pickle = assign.queue in self._setting.pickled
         in_run = False
         try:
-            if order.overran:
+            if assign.overran:
                 identify(run, self._served)
                 run.timed_out = True
-                raise JobTimeout(f"{outcome.overrun(run)} {order.died}")
+                raise JobTimeout(f"{outcomes.overrun(run)} {assign.died}")
             target, body = read(run, self._served, allow_pickle=allow_pickle)
             job = run.job
             assert job is not None
@@ -360,37 +360,37 @@ class Child:
             self._row.limit(run.deadline)
             in_run = True
             if target.is_async:
-                return self._judge_coroutine(call, run, job)
-            return outcome.completed(run, self._interrupts.call(run, call.run, job, self._wait))
+                return self._run_coroutine(call, run, job)
+            return outcomes.completed(run, self._interrupts.call(run, call.run, job, self._wait))
         except BaseException as error:
             enter(run.job or run.as_job())
-            return outcome.raised(run, error, self._served, in_run=in_run)
+            return outcomes.raised(run, error, self._served, in_run=in_run)
 
-    def _judge_coroutine(self, call: Invocation, run: RunningJob, job: CurrentJob) -> RunOutcome:
+    def _run_coroutine(self, call: Invocation, run: RunningJob, job: CurrentJob) -> RunOutcome:
         try:
-            return outcome.completed(run, self._wait(self._await(call, run, job)))
+            return outcomes.completed(run, self._wait(self._await(call, run, job)))
         except (OSError, RuntimeError) as error:
             if not self._is_unfit:
                 raise
-            # Which is no fault of this job, and it has not begun.
+            # The job did not cause this, and it has not started.
             log.warning("a child runs no coroutines any more (%r), and is replaced", error)
             return RunOutcome(UNBEGUN, None, None)
 
-    def _judge_dead(self, order: Assign, run: RunningJob) -> RunOutcome:
-        """Find out what becomes of a job that has killed another child."""
+    def _outcome_of_dead(self, assign: Assign, run: RunningJob) -> RunOutcome:
+        """Return the outcome of a job whose child, or whose worker, has died."""
         identify_if_possible(run, self._served)
-        if order.lost:
-            return outcome.lost(run, order.died, order.has_failed)
-        return outcome.died(run, order.died)
+        if assign.lost:
+            return outcomes.lost(run, assign.died, assign.has_failed)
+        return outcomes.died(run, assign.died)
 
     async def _await(self, call: Invocation, run: RunningJob, job: CurrentJob) -> Any:
         return await self._interrupts.wait(run, call.run_async(job))
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine; the event loop is made for the first, and stays.
+        """Run a coroutine; the first call creates the event loop, and later calls use it again.
 
-        `asyncio.Runner` does the same, and takes as long as a small job for it. It is not set as
-        the thread's: plain functions may make one of their own there, and close it.
+        `asyncio.Runner` does the same, but takes as long as a small job. The loop is not set as the
+        thread's event loop, because plain functions may set and close one of their own.
         """
         task: asyncio.Task[Any] | None = None
         try:
@@ -403,27 +403,27 @@ class Child:
                 coroutine.close()
             raise
         finally:
-            if task and not task.done():  # a signal ended it: not to be gone on with later
+            if task and not task.done():  # a signal ended it: it must not continue later
                 task.cancel()
                 with contextlib.suppress(BaseException):
                     task.get_loop().run_until_complete(asyncio.wait([task], timeout=GRACE))
 
     def _make_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lines.keep():
+        with self._pipes.keep():
             loop = lifespan.new_event_loop()
-            loop.run_until_complete(asyncio.sleep(0))  # it opens some descriptors only to run
+            loop.run_until_complete(asyncio.sleep(0))  # its first run opens descriptors
         return loop
 
     def prepare(self) -> None:
-        """Get ready, in the nursery: what a child hears, it hears from its first moment."""
-        self._lines.hold_back()
+        """Prepare in the fork server, so that children handle signals from their start."""
+        self._pipes.reserve_descriptor()
         self._interrupts.listen()
 
     def _check_self(self, run: RunningJob) -> None:
-        """End here if this process can no longer answer for its job."""
-        if os.getpid() != self._pid:  # the job forked, and its copy has come back from it too
+        """End this process if it can no longer report its job's outcome."""
+        if os.getpid() != self._pid:  # the job forked, and the copy has returned from it too
             os._exit(0)
-        if not self._lines.are_whole:
+        if not self._pipes.are_whole:
             with contextlib.suppress(Exception):
                 log.error(
                     "job %s closed descriptors that are not its own", short_id(run.claimed.id)
@@ -432,31 +432,32 @@ class Child:
 
 
 def set_up(parent: int) -> None:
-    """Become a process of its own: a session to be killed with all that was started in it.
+    """Become the leader of a session, which the worker can kill with all its processes.
 
-    What leaves the session is adopted here, so that nobody takes it for what a dead child has left.
+    Processes that leave the session are adopted here. Otherwise the fork server would adopt them,
+    and kill them as processes that a dead child left behind.
     """
     os.setsid()
     linux.become_subreaper()
     linux.set_pdeathsig(signal.SIGKILL)
-    if os.getppid() != parent:  # it had died before
+    if os.getppid() != parent:  # the parent has died already
         os._exit(1)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, it would be in what it runs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs would inherit SIG_IGN
     set_title(IDLE)
 
 
 def flush() -> None:
-    """Write out what this process has printed."""
+    """Flush stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
 
 
 def run_child(child: Child, slot: int, row: Row) -> NoReturn:
-    """Live as a child, and end without what the parent would do at its end."""
+    """Run as a child, and exit without the exit handlers of the parent."""
     code = 1
     try:
         code = child.live(slot, row)

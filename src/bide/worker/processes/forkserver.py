@@ -1,19 +1,19 @@
-"""The nursery: a clean process, of one thread and no connections, that forks children.
+"""The fork server: a process with one thread and without connections, which forks children.
 
-It is started afresh, imports what is served once, and from then on only forks, reaps and reports.
-A child that has had its jobs is replaced as soon as nothing is left to it but to end, which takes
-the system as long as a short job takes Python; after one that died, the worker says when. With one
-job a child, those that come next are forked while others run (`spare`). When the worker is gone,
-the line to it ends, and everything here is killed: children, what they started, and what that left
-behind, for orphans of theirs become children of the nursery.
+It starts as a new process and imports the served modules once. After that it only forks, reaps and
+reports. If a child has run its last job, the fork server replaces it before it exits, because an
+exit takes as long as a short job. If a child has died, the worker decides when to replace it. With
+one job per child, the next children are forked while others run (`PreforkedChild`). So no job waits
+for a fork: a preforked child waits at its start pipe for its slot.
 
-So no job waits for a fork. The child waits at a pipe of its own, from which it reads its slot.
+If the worker has ended, the control socket ends. The fork server then kills its children, the
+processes that they started, and orphans of these, which become children of the fork server.
 
-What runs for the first time looks up attributes class by class, makes caches, and has memory made
-its own. A child that runs one job does all of that for the first time, and has to copy a page of
-the nursery's for most of it. What the nursery has gone through itself, its children find done.
-
-It happens before anything of the users' is imported: nothing of theirs surrounds it.
+Code that runs for the first time looks up attributes, fills caches and writes to memory pages. A
+child that runs a single job does all of that for the first time, and copies a page of the fork
+server for most of it. So the fork server runs a job itself before it forks (`warm_up`), and its
+children inherit the result. This happens before any module of the application is imported, so no
+middleware of the application is called.
 """
 
 from __future__ import annotations
@@ -61,77 +61,78 @@ from bide.worker.processes.linux import use_huge_pages
 
 
 class PreforkedChild(NamedTuple):
-    """A child that waits, as the nursery sees it."""
+    """A forked child that waits for its slot, as the fork server sees it."""
 
     pid: int
-    gate: int
-    """Where it is told its slot: the end to write to."""
+    start_pipe: int
+    """The pipe end on which the child's slot is written."""
 
-    def begin(self, slot: int) -> None:
-        """Tell it its slot; one that has died meanwhile is reaped like any other."""
+    def start(self, slot: int) -> None:
+        """Send the child its slot; if it has died meanwhile, it is reaped like any other."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self.gate, slot.to_bytes(4))
-        os.close(self.gate)
+            os.write(self.start_pipe, slot.to_bytes(4))
+        os.close(self.start_pipe)
 
 
 def fork() -> tuple[int, int]:
-    """Fork a child that is to wait: its number, and where to tell it its slot.
+    """Fork a child that will wait for its slot.
 
-    In the child, the number is 0, and it can be told there.
+    Returns:
+        The child's process id, or 0 in the child; and the end of the start pipe for this process.
 
     Raises:
-        OSError: no process is to be had.
+        OSError: the system cannot start another process.
     """
-    outlet, gate = os.pipe()
+    outlet, start_pipe = os.pipe()
     try:
         pid = os.fork()
     except OSError:
         os.close(outlet)
-        os.close(gate)
+        os.close(start_pipe)
         raise
-    mine, other = (gate, outlet) if pid else (outlet, gate)
+    mine, other = (start_pipe, outlet) if pid else (outlet, start_pipe)
     os.close(other)
     return pid, mine
 
 
-def wait_for_start(gate: int) -> int:
-    """Wait for a slot; without a nursery there will be none, and this process ends."""
-    told = os.read(gate, 4)
-    os.close(gate)
-    if not told:
+def wait_for_start(start_pipe: int) -> int:
+    """Wait for a slot and return it; if the fork server has died, end this process."""
+    slot = os.read(start_pipe, 4)
+    os.close(start_pipe)
+    if not slot:
         os._exit(0)
-    return int.from_bytes(told)
+    return int.from_bytes(slot)
 
 
-TIMES: Final = 12
-"""Until Python has seen enough of it."""
+WARMUP_RUNS: Final = 12
+"""Runs after which Python has specialised the code and filled its caches."""
 
 
-def nothing(number: int) -> None:
-    """What is rehearsed."""
+def do_nothing(number: int) -> None:
+    """The job of the warm-up."""
 
 
 def warm_up(setting: Setting) -> None:
-    """Run a job that does nothing, here."""
-    body = encode_body(Body(f"{__name__}:{nothing.__name__}", [1]))
+    """Run an empty job in this process, so that children inherit warm caches."""
+    body = encode_body(Body(f"{__name__}:{do_nothing.__name__}", [1]))
     fd = JobTable.create(1)
     row = JobTable(fd).row(0)
     os.close(fd)
-    for number in range(1, TIMES + 1):
-        (orders, orders_in), (replies, replies_in) = pair(), pair()
-        with orders, orders_in, replies, replies_in:
+    for number in range(1, WARMUP_RUNS + 1):
+        (assigns, assigns_child), (replies, replies_child) = pair(), pair()
+        with assigns, assigns_child, replies, replies_child:
             child = Child(
-                orders, replies_in, replies_in.fileno(), TaskRegistry([__name__]), setting
+                assigns, replies_child, replies_child.fileno(), TaskRegistry([__name__]), setting
             )
             claimed = Claimed(new_id(), body, 1, 1, 0, 1, 1)
-            send(orders_in, encode(Assign(number, "rehearsal", claimed, time.monotonic())))
+            send(assigns_child, encode(Assign(number, "warmup", claimed, time.monotonic())))
             child.live(0, row)
 
 
 log = Log("bide.worker")
 
 SWEEP_AFTER: Final = 0.5
-"""Seconds after a child's death in which what it left behind is looked for."""
+"""Seconds from a child's death to the search for processes that it left behind."""
 
 
 class ForkServer:
@@ -141,7 +142,7 @@ class ForkServer:
         self,
         setting: Setting,
         control: socket.socket,
-        orders: socket.socket,
+        assigns: socket.socket,
         replies: socket.socket,
         table: int,
     ) -> None:
@@ -149,64 +150,64 @@ class ForkServer:
         self._table = JobTable(table)
         self._slots: dict[int, int] = {}
         self._ending: set[int] = set()
-        """Children that have handed their slots over, and have not died yet."""
-        self._spares: deque[PreforkedChild] = deque()
-        self._enough_spares = self._table.rows if setting.executor == "fork" else 0
-        self._short = False
+        """Children that have handed their slots over and have not ended yet."""
+        self._preforked: deque[PreforkedChild] = deque()
+        self._preforked_target = self._table.rows if setting.executor == "fork" else 0
+        self._has_no_process = False
         self._sweep_at = 0.0
         if setting.executor == "fork":
             warm_up(setting)
-        set_title(f"bide nursery of {setting.worker}")
+        set_title(f"bide fork server of {setting.worker}")
         served = TaskRegistry(setting.modules)
         for name in setting.also:
             _import_if_possible(name)
         served.find_all()
         logs.hold()
-        linux.warn({line.fileno() for line in (control, orders, replies)})
-        self._of_imports = set(linux.children())
-        self._handed, hand_over = os.pipe()
-        self._child = Child(orders, replies, hand_over, served, setting)
+        linux.warn({line.fileno() for line in (control, assigns, replies)})
+        self._children_of_imports = set(linux.children())
+        self._handover_pipe, hand_over = os.pipe()
+        self._child = Child(assigns, replies, hand_over, served, setting)
 
-    def keep(self) -> None:
-        """Go on until the worker has gone."""
+    def serve(self) -> None:
+        """Serve until the worker has ended."""
         linux.become_subreaper()
-        # It hears of the worker's end by the line; standing still, it would not.
+        # The control socket ends with the worker. A stopped fork server must continue to see that.
         linux.set_pdeathsig(signal.SIGCONT)
-        flush()  # or each child would say again what was said here
+        flush()  # otherwise each child would print the buffered output again
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         os.set_blocking(reader, False)
-        self._bell = (reader, writer)
+        self._wakeup_pipe = (reader, writer)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # the worker says when
+            signal.signal(number, signal.SIG_IGN)  # the worker decides when to stop
         self._child.prepare()
         lifespan.preload()
         gc.collect()
-        gc.freeze()  # so that children do not copy what the collector would touch
-        if self._enough_spares:
+        gc.freeze()  # children then do not copy pages that the collector would touch
+        if self._preforked_target:
             use_huge_pages()
-        orders, line = Reader(self._control), self._control.fileno()
+        requests, control = Reader(self._control), self._control.fileno()
         try:
             while True:
                 wait = None
                 if self._sweep_at:
                     wait = max(0.0, self._sweep_at - time.monotonic())
-                lacks = len(self._spares) < self._enough_spares and not self._short
+                lacks = len(self._preforked) < self._preforked_target and not self._has_no_process
                 ready, _, _ = select.select(
-                    [line, reader, self._handed], [], [], 0 if lacks else wait
+                    [control, reader, self._handover_pipe], [], [], 0 if lacks else wait
                 )
                 if lacks and not ready:
-                    self._make_spare()
-                if self._handed in ready:
-                    self._take_over()
+                    self._prefork()
+                if self._handover_pipe in ready:
+                    self._replace_retiring()
                 if reader in ready:
                     with contextlib.suppress(BlockingIOError):
                         os.read(reader, 4096)
                     self._reap()
-                if line in ready:
-                    message = orders.read()
+                if control in ready:
+                    message = requests.read()
                     if message is None:
                         return
                     self._spawn(decode_spawn(message).slot)
@@ -219,45 +220,49 @@ class ForkServer:
         if slot in self._slots.values():
             return
         self._table.row(slot).end()
-        self._short = False
+        self._has_no_process = False
         try:
-            spare = self._spares.popleft() if self._spares else self._fork()
+            preforked = self._preforked.popleft() if self._preforked else self._fork()
         except OSError as error:
-            self._tell(SpawnFailed(f"no process is to be had: {error}", slot))
+            self._report(SpawnFailed(f"no process can be started: {error}", slot))
             return
-        self._slots[spare.pid] = slot
-        self._tell(Spawned(slot, spare.pid))
-        spare.begin(slot)
+        self._slots[preforked.pid] = slot
+        self._report(Spawned(slot, preforked.pid))
+        preforked.start(slot)
 
-    def _take_over(self) -> None:
-        """Have a child in the place of one that is about to end."""
-        pid = int.from_bytes(os.read(self._handed, PID))
+    def _replace_retiring(self) -> None:
+        """Start a child in the slot of a child that is about to end."""
+        pid = int.from_bytes(os.read(self._handover_pipe, PID))
         if pid in self._slots and len(self._ending) < self._table.rows:
             self._ending.add(pid)
             self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
             self._spawn(self._slots.pop(pid))
 
-    def _make_spare(self) -> None:
+    def _prefork(self) -> None:
         try:
-            self._spares.append(self._fork())
-        except OSError:  # whoever needs one will be told
-            self._short = True
+            self._preforked.append(self._fork())
+        except OSError:  # `_spawn` reports the error when it needs a child
+            self._has_no_process = True
 
     def _fork(self) -> PreforkedChild:
-        """Make a child that waits until it is told its slot.
+        """Fork a child that waits for its slot.
 
         Raises:
-            OSError: no process is to be had.
+            OSError: the system cannot start another process.
         """
         me = os.getpid()
-        pid, gate = fork()
+        pid, start_pipe = fork()
         if pid:
-            return PreforkedChild(pid, gate)
+            return PreforkedChild(pid, start_pipe)
         self._control.close()
-        for fd in (*self._bell, self._handed, *(spare.gate for spare in self._spares)):
+        for fd in (
+            *self._wakeup_pipe,
+            self._handover_pipe,
+            *(preforked.start_pipe for preforked in self._preforked),
+        ):
             os.close(fd)
         set_up(me)
-        slot = wait_for_start(gate)
+        slot = wait_for_start(start_pipe)
         run_child(self._child, slot, self._table.row(slot))
 
     def _reap(self) -> None:
@@ -270,10 +275,10 @@ class ForkServer:
                 return
             pid = dead.si_pid
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)  # while it is not reaped, the number is its own
+                os.killpg(pid, signal.SIGKILL)  # until it is reaped, its id is not reused
             _, status, usage = os.wait4(pid, 0)
             slot = self._slots.pop(pid, None)
-            if slot is None and pid not in self._ending:  # an orphan, or a spare
+            if slot is None and pid not in self._ending:  # an orphan, or a preforked child
                 self._forget(pid)
                 continue
             self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
@@ -282,19 +287,23 @@ class ForkServer:
             elif os.waitstatus_to_exitcode(status) == RETIRED and not self._table.row(slot).job:
                 self._spawn(slot)
             else:
-                self._tell(Exited(slot, pid, status, usage.ru_maxrss * 1024))
+                self._report(Exited(slot, pid, status, usage.ru_maxrss * 1024))
 
     def _forget(self, pid: int) -> None:
-        for spare in [spare for spare in self._spares if spare.pid == pid]:
-            self._spares.remove(spare)
-            os.close(spare.gate)
+        for preforked in [preforked for preforked in self._preforked if preforked.pid == pid]:
+            self._preforked.remove(preforked)
+            os.close(preforked.start_pipe)
 
     def _sweep(self) -> None:
-        """Kill what dead children have left behind, not what imports have started."""
+        """Kill processes that dead children left behind, but not processes that imports started."""
         self._sweep_at = 0.0
         found = linux.children()
-        self._of_imports.intersection_update(found)
-        spared = {*self._slots, *(spare.pid for spare in self._spares), *self._of_imports}
+        self._children_of_imports.intersection_update(found)
+        spared = {
+            *self._slots,
+            *(preforked.pid for preforked in self._preforked),
+            *self._children_of_imports,
+        }
         for pid in found:
             if pid not in spared:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -302,13 +311,13 @@ class ForkServer:
                 self._sweep_at = time.monotonic() + SWEEP_AFTER
 
     def _kill_all(self) -> None:
-        for pid in (*self._slots, *self._ending, *(spare.pid for spare in self._spares)):
+        for pid in (*self._slots, *self._ending, *(preforked.pid for preforked in self._preforked)):
             linux.kill_session(pid)
         self._slots.clear()
         linux.kill_children()
 
-    def _tell(self, news: News) -> None:
-        with contextlib.suppress(OSError):  # the worker has gone: the line's end says so too
+    def _report(self, news: News) -> None:
+        with contextlib.suppress(OSError):  # the worker has ended; `serve` sees that too
             send(self._control, encode(news))
 
 
@@ -320,19 +329,23 @@ def _import_if_possible(name: str) -> None:
 
 
 def main() -> None:
-    """Keep a nursery: the program that a worker starts."""
+    """Run a fork server: the program that a worker starts."""
     fds = [int(fd) for fd in sys.argv[-4:]]
     for fd in fds:
         os.set_inheritable(fd, False)
-    control, orders, replies = (socket.socket(fileno=fd) for fd in fds[:3])
-    for line in (control, orders, replies):
+    control, assigns, replies = (socket.socket(fileno=fd) for fd in fds[:3])
+    for line in (control, assigns, replies):
         line.setblocking(True)
-    with control, orders, replies:  # closed by name: what is merely dropped is warned of
-        _keep(control, orders, replies, fds[3])
+    with (
+        control,
+        assigns,
+        replies,
+    ):  # closed explicitly: an unclosed socket causes a ResourceWarning
+        _serve(control, assigns, replies, fds[3])
 
 
-def _keep(
-    control: socket.socket, orders: socket.socket, replies: socket.socket, table: int
+def _serve(
+    control: socket.socket, assigns: socket.socket, replies: socket.socket, table: int
 ) -> None:
     reader = Reader(control)
     message = reader.read()
@@ -343,10 +356,10 @@ def _keep(
         logs.setup(*setting.log)
     with config.override(url=setting.url, prefix=setting.prefix, signing_keys=setting.signing_keys):
         try:
-            nursery = ForkServer(setting, control, orders, replies, table)
+            fork_server = ForkServer(setting, control, assigns, replies, table)
         except BideError as error:
             send(control, encode(SpawnFailed(str(error))))
             while reader.read():  # leaving what was sent here unread would take the answer away
                 pass
             return
-        nursery.keep()
+        fork_server.serve()

@@ -1,12 +1,11 @@
-"""What worker and children say to each other: messages over sockets that keep their bounds.
+"""The messages between the worker, the fork server and the children, and their sockets.
 
-`SOCK_SEQPACKET` hands each message whole to one reader, so all children may read from one socket
-and write to one. A message that is too large for that travels as a descriptor of memory that holds
-it.
+`SOCK_SEQPACKET` delivers each message whole to one reader, so all children can read from one socket
+and write to one. A larger message is written to a memory file, whose descriptor is sent.
 
-A job may leave this process without a descriptor to put a large message into, so one is held back
-for that. It may also close ours: then nothing that is said here could be believed. The same goes
-for those of the event loop, with which all that comes after would fail.
+A job may use up all descriptors of its process, so one is reserved for a large message. A job may
+also close our descriptors. Then no message of this process can be trusted, so the process ends. The
+same applies to the descriptors of the event loop, without which all later jobs would fail.
 """
 
 from __future__ import annotations
@@ -30,54 +29,54 @@ from bide.protocol.command import text
 from bide.protocol.commands.worker import Outcome
 
 SMALL: Final = 65_536
-"""Bytes of the largest message that is sent as it is."""
+"""Bytes of the largest message that is sent directly."""
 
 _ROOM: Final = socket.CMSG_SPACE(4)
 _BUFFER: Final = 1 << 20
 
 
 class Assign(msgspec.Struct, frozen=True, array_like=True):
-    """A job for whichever child is free first."""
+    """A job for the first child that is free."""
 
     number: int
     queue: str
     claimed: Claimed
     claimed_at: float
     died: str = ""
-    """Its child has died, in this way: only say what becomes of it."""
+    """How the child that ran the job died; the receiver only decides the outcome."""
     overran: bool = False
     """The child was killed because the job ran too long."""
     lost: bool = False
-    """Another worker has died under it, as `died` says: only tell the hooks."""
+    """Another worker died while it held the job, as in `died`; the receiver only calls hooks."""
     has_failed: bool = False
-    """The job was lost too often to be run again."""
+    """The job has failed: it was lost too often to run again."""
     odd_id: bytes = b""
-    """The job's id if it is not UTF-8, as another program may have written it: no text has it."""
+    """The job's id if it is not UTF-8, as another program may have written it."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """A child will take jobs."""
+    """A child is ready to take jobs."""
 
     slot: int
     pid: int
 
 
 class InitFailed(msgspec.Struct, frozen=True, array_like=True, tag="b"):
-    """A child could not begin: a resource could not be opened, say."""
+    """A child could not start: for instance, a resource could not be opened."""
 
     slot: int
     why: str
 
 
 class Leaving(msgspec.Struct, frozen=True, array_like=True, tag="l"):
-    """A child takes no more jobs, and closes what it has open."""
+    """A child takes no more jobs, and closes its resources."""
 
     slot: int
     pid: int
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, tag="d"):
-    """How a job ended, whose callback runs now: whatever becomes of that, this stands."""
+    """The outcome of a job whose callback runs now; it is final, even if the callback fails."""
 
     number: int
     ended: tuple[Outcome, str, bytes]
@@ -94,7 +93,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
 
 class NoteAdded(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """Something that a job says of itself."""
+    """A log line or the progress of a running job."""
 
     number: int
     kind: str
@@ -105,7 +104,7 @@ Reply = Ready | InitFailed | Leaving | Decided | Done | NoteAdded
 
 
 class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="b"):
-    """The nursery has made a child."""
+    """The fork server has forked a child."""
 
     slot: int
     pid: int
@@ -117,13 +116,13 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     slot: int
     pid: int
     status: int
-    """As `os.waitpid` has it."""
+    """The status that `os.waitpid` returns."""
     rss: int
-    """The most memory it had, in bytes."""
+    """Peak memory in bytes."""
 
 
 class SpawnFailed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """The nursery could not begin, or could make no child."""
+    """The fork server could not start, or could not fork a child."""
 
     why: str
     slot: int = -1
@@ -133,39 +132,39 @@ News = Spawned | Exited | SpawnFailed
 
 
 class Spawn(msgspec.Struct, frozen=True, array_like=True):
-    """Make a child for a slot."""
+    """A request to fork a child for a slot."""
 
     slot: int
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-_decode_order: Final = msgspec.msgpack.Decoder(Assign).decode
+_decode_assign: Final = msgspec.msgpack.Decoder(Assign).decode
 decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
 decode_news: Final = msgspec.msgpack.Decoder(News).decode
 decode_spawn: Final = msgspec.msgpack.Decoder(Spawn).decode
 
 
-def encode_assign(order: Assign) -> bytes:
-    """Encode an order, also of a job whose id is not UTF-8."""
+def encode_assign(assign: Assign) -> bytes:
+    """Encode a job, even if its id is not UTF-8."""
     try:
-        return encode(order)
+        return encode(assign)
     except UnicodeEncodeError:
-        claimed = order.claimed
+        claimed = assign.claimed
         id = claimed.id.encode("utf-8", "surrogateescape")
-        return encode(replace(order, claimed=claimed._replace(id=""), odd_id=id))
+        return encode(replace(assign, claimed=claimed._replace(id=""), odd_id=id))
 
 
 def decode_assign(message: bytes | memoryview) -> Assign:
-    """Decode what `encode_order` made."""
-    order = _decode_order(message)
-    if not order.odd_id:
-        return order
-    claimed = order.claimed._replace(id=text(order.odd_id))
-    return replace(order, claimed=claimed, odd_id=b"")
+    """Decode a message of `encode_assign`."""
+    assign = _decode_assign(message)
+    if not assign.odd_id:
+        return assign
+    claimed = assign.claimed._replace(id=text(assign.odd_id))
+    return replace(assign, claimed=claimed, odd_id=b"")
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a line, which block, whatever modules have said of all sockets."""
+    """Return a pair of blocking sockets, even if a module has changed the default time-out."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setblocking(True)
@@ -173,12 +172,12 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(line: socket.socket, message: bytes) -> None:
-    """Send a message whole; waits for room, unless the line does not block.
+    """Send a whole message; wait for room in the buffer, unless the socket is non-blocking.
 
     Raises:
-        BlockingIOError: there is no room now.
-        BrokenPipeError: nobody listens any more.
-        OSError: a large message cannot be put into memory that can be handed over.
+        BlockingIOError: the buffer is full.
+        BrokenPipeError: all readers have closed the socket.
+        OSError: the memory file for a large message cannot be created.
     """
     if len(message) <= SMALL:
         line.send(message)
@@ -193,7 +192,7 @@ def send(line: socket.socket, message: bytes) -> None:
 
 
 class Reader:
-    """Reads messages from a line."""
+    """Reads messages from a socket."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -201,25 +200,25 @@ class Reader:
         self._view = memoryview(self._buffer)
 
     def read(self, flags: int = 0) -> bytes | memoryview | None:
-        """The next message, valid until the next call; None when all writers have gone.
+        """Return the next message, valid until the next call; None if all writers have closed.
 
         Raises:
-            BlockingIOError: there is none now, on a line that does not block.
-            OSError: there was one, and no descriptor to take it with: it is lost.
+            BlockingIOError: the socket is non-blocking, and there is no message.
+            OSError: a message is lost, because there was no descriptor to receive it with.
         """
         try:
             size, notes = self._receive(flags)
         except ConnectionResetError:
-            # A writer has gone without reading all that it was sent: this is said once, ahead of
-            # what it had written.
+            # A writer closed the socket without reading all its messages. The error is reported
+            # once, before the messages that it had written.
             size, notes = self._receive(flags)
         if notes:
             return _whole(notes)
         return self._view[:size] if size else None
 
     def _receive(self, flags: int) -> tuple[int, list[tuple[int, int, bytes]]]:
-        size, notes, told, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
-        if told & socket.MSG_CTRUNC:
+        size, notes, flags_received, _ = self._line.recvmsg_into([self._buffer], _ROOM, flags)
+        if flags_received & socket.MSG_CTRUNC:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return size, notes
 
@@ -241,16 +240,17 @@ Executor = Literal["process", "fork"]
 
 
 class Setting(NamedTuple):
-    """What a nursery needs to know: the first message to it.
+    """The settings of a fork server: the first message to it.
 
-    Not on its command line, which all users of the machine can read: a URL may have a password.
+    They are not on its command line, because all users of the machine can read that, and a URL may
+    contain a password.
     """
 
     executor: Executor
     worker: str
     modules: list[str]
     also: list[str]
-    """Modules to import without serving them: the worker's process has tasks that they register."""
+    """Modules to import but not to serve: they have registered tasks in the worker's process."""
     pickled: list[str]
     url: str | None
     prefix: str | None
@@ -268,59 +268,59 @@ decode_setting: Final = msgspec.msgpack.Decoder(Setting).decode
 log = Log("bide.worker")
 
 PATIENCE: Final = 2.0
-"""Seconds in which a message is tried again that the system has no means for."""
+"""Seconds for which sending is retried while the system lacks memory or descriptors."""
 
 PID: Final = 4
-"""Bytes of the number of a process that hands its slot over."""
+"""Bytes of a process id in the hand-over pipe."""
 
 _PAUSE: Final = 0.02
 
 
 class ChildPipes:
-    """Where jobs come from, and where what becomes of them goes to."""
+    """The sockets and the pipe of a child."""
 
-    def __init__(self, orders: socket.socket, replies: socket.socket, handing: int) -> None:
-        self._orders = Reader(orders)
+    def __init__(self, assigns: socket.socket, replies: socket.socket, handover_pipe: int) -> None:
+        self._assigns = Reader(assigns)
         self._replies = replies
-        self._handing = handing
-        self._spare_of = orders.fileno()
-        self._spare = -1
-        fds = (orders.fileno(), replies.fileno(), handing)
+        self._handover_pipe = handover_pipe
+        self._reserve_of = assigns.fileno()
+        self._reserve = -1
+        fds = (assigns.fileno(), replies.fileno(), handover_pipe)
         self._known = [(fd, _inode(fd)) for fd in fds]
 
-    def hold_back(self) -> None:
-        """Have a descriptor for the time when there is no other; before there are children."""
-        self._spare = os.dup(self._spare_of)
+    def reserve_descriptor(self) -> None:
+        """Reserve a descriptor for a time when no other is left; call it before children exist."""
+        self._reserve = os.dup(self._reserve_of)
 
     @contextmanager
     def keep(self) -> Iterator[None]:
-        """Have what is opened here, and stays open, be known as ours."""
+        """Register the descriptors that are opened inside the context and stay open."""
         before = _open()
         yield
         self._known += [known for known in _open() if known not in before]
 
     @property
     def are_whole(self) -> bool:
-        """Whether the descriptors are still what they were."""
+        """Whether the registered descriptors still refer to the same files."""
         return all(_inode(fd) == inode for fd, inode in self._known)
 
     def receive(self) -> bytes | memoryview | None:
-        """Wait for a job; None when there will be none any more."""
+        """Wait for a job; return None if there will be no more jobs."""
         while True:
             try:
-                return self._orders.read()
+                return self._assigns.read()
             except BlockingIOError:
                 self._block()
 
     def _block(self) -> None:
-        """Have the lines block again: a job has said otherwise for all that share them."""
+        """Set the sockets to blocking again: a job has changed that for all processes."""
         for fd, _ in self._known[:2]:
             os.set_blocking(fd, True)
 
     def send(self, message: bytes) -> bool:
-        """Send a message whole; whether the system had the means.
+        """Send a whole message; return whether the system had the memory and descriptors.
 
-        Without a worker, or lines to it, there is nothing left to do here, and the process ends.
+        If the worker or the sockets to it are gone, the process ends.
         """
         until = 0.0
         while True:
@@ -341,35 +341,35 @@ class ChildPipes:
                 time.sleep(_PAUSE)
 
     def hand_over(self) -> None:
-        """Let the nursery have another child in the slot: this one has nothing left but to end."""
-        with suppress(OSError):  # then it hears of this one's end
-            os.write(self._handing, os.getpid().to_bytes(PID))
+        """Hand the slot over, so that the fork server starts another child before this one ends."""
+        with suppress(OSError):  # then the fork server starts it when this child has ended
+            os.write(self._handover_pipe, os.getpid().to_bytes(PID))
 
     def _send(self, message: bytes) -> None:
         try:
             send(self._replies, message)
         except OSError as error:
-            if error.errno != errno.EMFILE or _inode(self._spare) != _inode(self._spare_of):
+            if error.errno != errno.EMFILE or _inode(self._reserve) != _inode(self._reserve_of):
                 raise
-            os.close(self._spare)
+            os.close(self._reserve)
             try:
                 send(self._replies, message)
             finally:
                 with suppress(OSError):
-                    self.hold_back()
+                    self.reserve_descriptor()
 
 
 def _open() -> list[tuple[int, int]]:
-    """The descriptors that are open and what they are of, without that of the listing."""
+    """Return the open descriptors and their inodes, without the descriptor of the listing."""
     try:
         known = [(int(fd), _inode(int(fd))) for fd in os.listdir("/dev/fd")]
-    except OSError:  # nothing is mounted there
+    except OSError:  # /dev/fd is not mounted
         return []
     return [(fd, inode) for fd, inode in known if inode]
 
 
 def _inode(fd: int) -> int:
-    """What a descriptor is of; 0 for nothing."""
+    """Return the inode of a descriptor; 0 if it is not open."""
     try:
         return os.fstat(fd).st_ino
     except OSError:

@@ -1,8 +1,8 @@
-"""Processes and what became of them, as Linux tells it.
+"""Linux functions on processes: state, memory, signals, reaping, and huge pages.
 
-A fork copies the table of all pages that a process has written, and the child's end takes that
-copy apart: for an application of some size this costs more than most jobs. A large page counts as
-one of them, until somebody writes to it.
+A fork copies the table of all pages that a process has written, and the child's exit frees that
+copy. In an application of some size this costs more than most jobs. A huge page needs only one
+entry of the table, until a process writes to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bide.worker.processes.ipc import Exited
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _DYING: Final = 2.0
-"""Seconds for processes to go that were killed."""
+"""Seconds to wait until killed processes have gone."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -34,22 +34,22 @@ _libc: Final = ctypes.CDLL(None)
 
 
 def _prctl(option: int, value: int) -> None:
-    with suppress(AttributeError):  # a C library without it: leases end by themselves
+    with suppress(AttributeError):  # the C library lacks it; leases end without it
         _libc.prctl(option, value, 0, 0, 0)
 
 
 def set_pdeathsig(number: signal.Signals) -> None:
-    """Have the system send this process a signal when the thread that made it ends."""
+    """Request a signal to this process when the thread that forked it ends."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def become_subreaper() -> None:
-    """Become the parent of whatever is left behind by children, however deep."""
+    """Become the parent of all orphaned descendants."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def rss(pid: int) -> int:
-    """The memory of a process, in bytes; 0 where that cannot be known."""
+    """Return the memory of a process in bytes; 0 if it cannot be read."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
@@ -58,16 +58,16 @@ def rss(pid: int) -> int:
 
 
 def is_idle(pid: int) -> bool:
-    """Whether a process does nothing: it is stopped (SIGSTOP, a debugger), or dead."""
+    """Whether a process cannot run: it is stopped (SIGSTOP, a debugger), or dead."""
     stat = _stat(pid)
     return stat is not None and stat[0] in ("T", "t", "Z", "X")
 
 
 def reap(seen: set[int]) -> set[int]:
-    """Reap which of this process's dead children were `seen` before; those that are left.
+    """Reap the dead children that were in `seen`; return the other dead children.
 
-    What was adopted has nobody else to do it. What was started here may have: whoever did it, and
-    wants to know how it ended, has had the time since it was seen.
+    Only this process can reap an adopted child. A child that a job started may be awaited by that
+    job, which has had the time since the child was first seen dead.
     """
     try:
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -82,15 +82,15 @@ def reap(seen: set[int]) -> set[int]:
 
 
 def children() -> list[int]:
-    """The processes whose parent this one is now, those it has adopted too."""
+    """Return the ids of the children of this process, including adopted ones."""
     me = os.getpid()
     return [pid for pid in _all() if (stat := _stat(pid)) is not None and stat[1] == me]
 
 
 def kill_children() -> None:
-    """Kill all children of this process, those they leave behind too, and reap them.
+    """Kill and reap all children of this process, and the orphans that they leave behind.
 
-    One that may not be killed (it runs as another user), or cannot be just now, is left.
+    A child that runs as another user, or does not die within 2 s, is left.
     """
     until = time.monotonic() + _DYING
     while (left := children()) and time.monotonic() < until:
@@ -104,20 +104,20 @@ def kill_children() -> None:
 
 
 def kill_session(pid: int) -> None:
-    """Kill a child that leads a session, and the processes it started there."""
+    """Kill a child that leads a session, and the processes that it started in the session."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 
 
-MARK: Final = "BIDE_NURSERY"
-"""The variable in the environment that all descendants of a nursery have."""
+MARK: Final = "BIDE_FORK_SERVER"
+"""The environment variable that all descendants of a fork server have."""
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all that is left of a nursery which could not do so itself, and see it gone.
+    """Kill all descendants of a fork server that died without killing them, and wait for their end.
 
-    One that is dying may yet take a message from a line, which nobody would hear of.
+    A dying child could still take a job from the socket, and that job would be lost.
     """
     wanted = f"{MARK}={mark}".encode()
     until = time.monotonic() + _DYING
@@ -126,7 +126,7 @@ def kill_marked(mark: str) -> None:
 
 
 def _kill_if_marked(pid: int, wanted: bytes) -> bool:
-    """Whether it was there to be killed; what is dead has no environment any more."""
+    """Kill a process that has the mark; return whether it had it. Dead processes never do."""
     with suppress(OSError):
         with open(f"/proc/{pid}/environ", "rb") as file:
             marked = wanted in file.read().split(b"\0")
@@ -142,7 +142,7 @@ def _all() -> Iterator[int]:
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """The state of a process, and its parent."""
+    """Return the state of a process, and its parent's id."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state, parent = file.read().rpartition(b")")[2].split()[:2]
@@ -152,7 +152,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
 
 
 def signal_name(number: int) -> str:
-    """What a signal is called; real-time signals have no names."""
+    """Return the name of a signal; a real-time signal is named by its number."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -160,7 +160,7 @@ def signal_name(number: int) -> str:
 
 
 def describe_exit(died: Exited) -> str:
-    """How a process ended, in a sentence."""
+    """Describe in a sentence how a process ended."""
     code = os.waitstatus_to_exitcode(died.status)
     how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
     memory = f"; it had used up to {died.rss / 1e6:.1f} MB" if died.rss else ""
@@ -178,11 +178,11 @@ sys.path[:] = path
 
 
 def python_command(main: str, *args: str) -> list[str]:
-    """The command line of a Python that calls a function, given as `module:name`.
+    """Return a command line on which Python calls a function, given as `module:name`.
 
-    It looks for modules where this one does; but what it needs itself it takes from Python first,
-    so that a `queue.py` in the user's directory is not taken for Python's own (for which `-P` is,
-    too). Arguments come last.
+    The new process has the module path of this one. But it imports its own modules from Python's
+    directories first, so that a `queue.py` in the user's directory does not replace Python's own.
+    The option `-P` is for this too. The arguments come last.
     """
     module, _, name = main.partition(":")
     switches: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -198,7 +198,7 @@ _AREA: Final = re.compile(
 
 
 def use_huge_pages() -> None:
-    """Have the system make large pages of small ones; one that cannot leaves all as it is."""
+    """Merge small pages into huge pages; if the system cannot do that, nothing changes."""
     with suppress(OSError, AttributeError):
         advise = ctypes.CDLL(None).madvise
         for first, last in _areas():
@@ -206,13 +206,13 @@ def use_huge_pages() -> None:
 
 
 def _areas() -> Iterator[tuple[int, int]]:
-    """Where this process has written most of what it has, in bounds of large pages.
+    """Yield the memory areas of which this process has written most, aligned to huge pages.
 
-    What is written here and there would take much more memory than it did.
+    Huge pages in a sparsely written area would need much more memory than before.
     """
     with open("/proc/self/smaps") as file:
-        told = file.read()
-    for start, end, written in _AREA.findall(told):
+        areas = file.read()
+    for start, end, written in _AREA.findall(areas):
         first, last = int(start, 16), int(end, 16)
         if int(written) * 1024 * 2 > last - first:
             first, last = -(-first // _LARGE) * _LARGE, last // _LARGE * _LARGE
@@ -224,26 +224,30 @@ log = Log("bide.worker")
 
 
 def warn(ours: Container[int]) -> None:
-    """Say so in the log; `ours` are descriptors that are meant to be there."""
+    """Log threads and connections that imports have opened.
+
+    Args:
+        ours: descriptors that are not reported.
+    """
     threads = _threads()
     if threads:
         log.warning(
-            "what was imported has started threads, which no child has: %s; start them in a "
-            "resource",
+            "an imported module has started threads, which do not exist in child processes: %s; "
+            "start them in a resource",
             ", ".join(threads),
         )
     peers = _peers(ours)
     if peers:
         log.warning(
-            "what was imported has opened connections, which all children share: to %s; open them "
-            "in a resource, unless they are made again after a fork, as those of bide and redis-py "
-            "are",
+            "an imported module has opened connections, which all children share: to %s; open them "
+            "in a resource, unless they are opened again after a fork, as those of bide and "
+            "redis-py are",
             ", ".join(peers),
         )
 
 
 def _threads() -> list[str]:
-    """The names of all threads but this one."""
+    """Return the names of all threads except this one."""
     me, names = threading.get_native_id(), {t.native_id: t.name for t in threading.enumerate()}
     with suppress(OSError):
         others = sorted(int(name) for name in os.listdir("/proc/self/task"))
@@ -256,7 +260,7 @@ def _threads() -> list[str]:
 
 
 def _peers(ours: Container[int]) -> list[str]:
-    """Whom sockets are connected to by streams."""
+    """Return the peers of this process's stream sockets."""
     found = []
     with suppress(OSError):
         for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
@@ -267,10 +271,10 @@ def _peers(ours: Container[int]) -> list[str]:
 
 
 def _peer(fd: int) -> str:
-    """Whom a descriptor is connected to.
+    """Return the peer of a descriptor.
 
     Raises:
-        OSError: nobody, or not by a stream.
+        OSError: the descriptor is not a connected stream socket.
     """
     with socket.socket(fileno=os.dup(fd)) as line:
         if line.type != socket.SOCK_STREAM:

@@ -1,4 +1,4 @@
-"""The children of a worker, and the lines to them: made, replaced, and ended."""
+"""The child processes of a worker and the sockets to them: starts, replacements, and the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bide.model.payload.body import DEFAULT_TIMEOUT
 from bide.worker.heartbeat import GRACE
 from bide.worker.lifespan import CLOSING
 from bide.worker.processes import linux
-from bide.worker.processes.child import ASKED
+from bide.worker.processes.child import CANCEL_SIGNAL
 from bide.worker.processes.ipc import (
     Decided,
     Done,
@@ -48,47 +48,47 @@ from bide.worker.processes.linux import describe_exit, python_command
 log = Log("bide.worker")
 
 BEGINNING: Final = 0.05
-"""Seconds after which a child that has not begun yet is not counted on."""
+"""Seconds after which a child that is not ready yet does not count as able to take jobs."""
 
 OPENING: Final = DEFAULT_TIMEOUT
-"""Seconds that a child may take to open its resources: as long as a job that says nothing of it."""
+"""Seconds that a child may take to open its resources: the default time-out of a job."""
 
 
 class Slot:
-    """One of the places for children that a worker has."""
+    """The place of one child at a time."""
 
     def __init__(self, index: int, row: Row) -> None:
         self.index: Final = index
         self.row: Final = row
         self.pid = 0
         self.killed = False
-        """The worker has killed the child that is here now."""
+        """Whether the worker has killed the current child."""
         self.takes_jobs = False
-        """There is a child here that takes jobs, or will in a moment."""
+        """Whether the current child takes jobs, or will in a moment."""
         self.stopped_at = 0.0
-        """Since when the child stands still (`time.monotonic()`); 0 for not."""
+        """Since when the child is stopped (`time.monotonic()`); 0 if it is not."""
         self.failures = 0
         self.spawning: asyncio.TimerHandle | None = None
-        """When the next child will be asked for."""
-        self._asked_at = 0.0
-        self._born_at = 0.0
+        """The timer for the start of the next child."""
+        self._cancel_requested_at = 0.0
+        self._spawned_at = 0.0
         self._ready = 0
         self._left = 0
         self._left_at = 0.0
 
     @property
     def age(self) -> float:
-        """For how many seconds the child has lived."""
-        return time.monotonic() - self._born_at
+        """Seconds since the child was forked."""
+        return time.monotonic() - self._spawned_at
 
     @property
     def is_free(self) -> bool:
-        """Whether there is a child that waits for a job."""
+        """Whether the child waits for a job."""
         return self.takes_jobs and self._is_ready and not self.row.job
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether there is a child here that may hang in what it does before or after its jobs."""
+        """Whether the child may hang before its first job or after its last one."""
         return bool(self.pid) and not (self.takes_jobs and self._is_ready)
 
     @property
@@ -100,9 +100,9 @@ class Slot:
         return self._left == self.pid
 
     def check(self) -> None:
-        """See whether the child can do anything: one that is stopped, or not reaped, cannot.
+        """Update whether the child can take jobs: a stopped or dead child cannot.
 
-        One that takes too long to open or to close what it has is killed.
+        A child that takes too long to open or to close its resources is killed.
         """
         if not self.pid:
             return
@@ -111,9 +111,9 @@ class Slot:
             if not self.killed and time.monotonic() - self._left_at > CLOSING + GRACE:
                 self._give_up("its resources and tasks to close", CLOSING + GRACE)
             return
-        stands = linux.is_idle(self.pid)
-        self.stopped_at = (self.stopped_at or time.monotonic()) if stands else 0.0
-        self.takes_jobs = (self._is_ready or self.age < BEGINNING) and not stands
+        is_stopped = linux.is_idle(self.pid)
+        self.stopped_at = (self.stopped_at or time.monotonic()) if is_stopped else 0.0
+        self.takes_jobs = (self._is_ready or self.age < BEGINNING) and not is_stopped
         if not self._is_ready and not self.killed and self.age > OPENING:
             self._give_up("its resources to open", OPENING)
 
@@ -122,52 +122,55 @@ class Slot:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the child, and what it has started."""
+        """Kill the child, and the processes that it started."""
         if self.pid:
             self.killed = True
             linux.kill_session(self.pid)
 
-    def ask(self, number: int, now: float) -> None:
-        """Have the job end by an exception; if it does not within a grace, by force.
+    def request_cancel(self, number: int, now: float) -> None:
+        """Signal the child to cancel its job; if the job does not end within a grace, kill it.
 
-        It is asked at each look: the child that runs it may not be known to be here yet.
+        This is repeated at each check, because the child that runs the job may not be known yet.
         """
-        if self.row.asked != number:
-            self.row.ask(number)
-            self._asked_at = now
-        elif now - self._asked_at > GRACE:
+        if self.row.cancel_requested != number:
+            self.row.request_cancel(number)
+            self._cancel_requested_at = now
+        elif now - self._cancel_requested_at > GRACE:
             self.kill()
             return
         if self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, ASKED)
+                os.kill(self.pid, CANCEL_SIGNAL)
 
     def on_spawned(self, pid: int) -> bool:
-        """A child is here now; whether none was before that could take jobs."""
+        """Record a new child; return whether the slot can take jobs now and could not before."""
         was_able, self.takes_jobs = self.takes_jobs, pid != self._left
         self.pid = pid
         self.stopped_at = 0.0
         self.killed = False
-        self.row.ask(0)
-        self._born_at = time.monotonic()
+        self.row.request_cancel(0)
+        self._spawned_at = time.monotonic()
         return self.takes_jobs and not was_able
 
     def is_ready(self, pid: int) -> bool:
-        """A child, which may not be known to be here yet, takes jobs; whether that is news."""
+        """Record that a child is ready; return whether the slot can take jobs only since now.
+
+        The message may arrive before `on_spawned` for the same child.
+        """
         was_able, self._ready = self.takes_jobs, pid
-        if self._left == pid:  # that was another child of this number
+        if self._left == pid:  # an earlier child with the same process id
             self._left = 0
         self.takes_jobs = was_able or pid == self.pid
         return self.takes_jobs and not was_able
 
     def on_leaving(self, pid: int) -> None:
-        """A child, which may not be known to be here yet, takes no more jobs."""
+        """Record that a child takes no more jobs; this may arrive before its `on_spawned`."""
         self._left, self._left_at = pid, time.monotonic()
         if pid == self.pid:
             self.takes_jobs = False
 
     def on_exited(self) -> None:
-        """There is none here any more."""
+        """Record that the child has ended."""
         self.pid = 0
         self.takes_jobs = False
 
@@ -176,29 +179,29 @@ _LOOK_EVERY: Final = 0.01
 
 
 class Control:
-    """Starts a nursery, tells it which children to make, and hears what becomes of them."""
+    """Starts a fork server, requests children from it, and receives its events."""
 
     def __init__(
         self,
         setting: Setting,
         fds: Sequence[int],
         mark: str,
-        heard: Callable[[News], None],
-        died: Callable[[], None],
+        on_event: Callable[[News], None],
+        on_exit: Callable[[], None],
     ) -> None:
-        """Start it, in the event loop that will hear it.
+        """Start a fork server, in the event loop that will read its events.
 
         Args:
-            setting: what it needs to know.
-            fds: the descriptors that it takes over: orders, replies, the table.
-            mark: what all of its descendants are known by.
-            heard: called with each of its news.
-            died: called when there will be none any more.
+            setting: its settings.
+            fds: the descriptors that it inherits: jobs, replies, the job table.
+            mark: the value of `linux.MARK` in the environment of all its descendants.
+            on_event: called with each event.
+            on_exit: called when the fork server has ended.
 
         Raises:
-            OSError: no process is to be had, or it died at once.
+            OSError: the system cannot start a process, or the process died immediately.
         """
-        self._heard, self._died = heard, died
+        self._on_event, self._on_exit = on_event, on_exit
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[bytes] = deque()
         self._line, theirs = pair()
@@ -219,11 +222,11 @@ class Control:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     def spawn(self, slot: int) -> None:
-        """Have a child made for a slot."""
+        """Request a child for a slot."""
         self._unsent.append(encode(Spawn(slot)))
         if len(self._unsent) == 1:
             self._send()
@@ -233,10 +236,10 @@ class Control:
             while self._unsent:
                 send(self._line, self._unsent[0])
                 self._unsent.popleft()
-        except BlockingIOError:  # it is at its imports, say, and reads later
+        except BlockingIOError:  # for instance, it still imports modules
             self._loop.add_writer(self._line, self._send)
             return
-        except OSError:  # it has died, which is heard too
+        except OSError:  # it has died: `_read` handles that
             self._unsent.clear()
         self._loop.remove_writer(self._line)
 
@@ -245,34 +248,34 @@ class Control:
             while not self._is_closed:
                 message = self._reader.read()
                 if message is None:
-                    self._died()
+                    self._on_exit()
                     return
-                self._heard(decode_news(message))
+                self._on_event(decode_news(message))
         except BlockingIOError:
             return
         except OSError:
-            self._died()
+            self._on_exit()
 
     @property
     def _is_closed(self) -> bool:
         return self._line.fileno() < 0
 
     def close(self) -> None:
-        """Hear no more of it, and let it end: it kills all that is its own first."""
+        """Stop reading events, and let it end: it kills its descendants and exits."""
         if not self._is_closed:
             self._loop.remove_reader(self._line)
             self._loop.remove_writer(self._line)
             self._line.close()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until its process has ended, but not for longer than that."""
+        """Wait until its process has ended, up to `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._process.poll() is None:  # noqa: ASYNC110 - no event tells of it
+                while self._process.poll() is None:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(_LOOK_EVERY)
 
     def kill(self) -> None:
-        """End its process, whatever it is at."""
+        """Kill its process."""
         self._process.kill()
         self._process.wait()
 
@@ -289,19 +292,19 @@ def _start(fds: Sequence[int], mark: str) -> subprocess.Popen[bytes]:
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
-"""Seconds between a child, or nursery, that could not begin and the next."""
+"""Seconds between a child or a fork server that could not start and the next one."""
 
 _LAST_MOMENT: Final = 5.0
 _OF_JOBS: Final = (Done, NoteAdded, Decided)
 _LEAST_ROOM: Final = 256
-"""Bytes of a line's room that a message takes at least, however short it is."""
+"""Bytes that even the shortest message takes in the buffer of a socket."""
 
-Learned = Callable[[Slot, Exited, int], None]
-"""Told of a child's death, and of how many died at once."""
+OnExit = Callable[[Slot, Exited, int], None]
+"""Called with the slot of a dead child, how it ended, and how many busy children died with it."""
 
 
 class ProcessPool:
-    """The children of a worker, behind a nursery."""
+    """The children of a worker, which a fork server starts."""
 
     def __init__(self, setting: Setting, slots: int) -> None:
         self._setting = setting
@@ -310,69 +313,71 @@ class ProcessPool:
         self.slots: Final = [Slot(i, self._table.row(i)) for i in range(slots)]
         self._make_lines()
         self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
-        self._most = self._replies_in.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // _LEAST_ROOM
+        self._max_messages = (
+            self._replies_child.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // _LEAST_ROOM
+        )
         self._fork_server: Control | None = None
         self.has_lost = False
-        """What a child said was lost; whoever sees to it says so here."""
+        """Whether a message of a child was lost; the executor resets it."""
         self._failures = 0
         self._closing = False
-        self._begun: asyncio.Future[None] | None = None
+        self._opened: asyncio.Future[None] | None = None
         self._empty = asyncio.Event()
 
     def _make_lines(self) -> None:
-        self._orders, self._orders_out = pair()
-        self._replies, self._replies_in = pair()
-        for line in (self._orders, self._replies):
+        self._assigns, self._assigns_child = pair()
+        self._replies, self._replies_child = pair()
+        for line in (self._assigns, self._replies):
             line.setblocking(False)
         self._reply_reader = Reader(self._replies)
-        self._back_reader = Reader(self._orders_out)
+        self._back_reader = Reader(self._assigns_child)
         self._are_broken = False
 
     def on_messages(
         self,
-        heard: Callable[[list[Reply]], None],
-        learned: Learned,
-        changed: Callable[[], None],
+        on_replies: Callable[[list[Reply]], None],
+        on_exit: OnExit,
+        on_ready: Callable[[], None],
     ) -> None:
-        """Say who is told what children say, of their deaths, and that more can take jobs."""
-        self._heard, self._learned, self._changed = heard, learned, changed
+        """Set the functions that handle replies, deaths and newly ready children."""
+        self._handle_replies, self._handle_exit, self._handle_ready = on_replies, on_exit, on_ready
 
     async def open(self) -> None:
-        """Make the children.
+        """Start the children.
 
         Raises:
-            BideError: a module cannot be imported, or a resource not opened; the message is theirs.
+            BideError: a module cannot be imported, or a resource cannot be opened.
         """
         self._loop = asyncio.get_running_loop()
-        self._begun = self._loop.create_future()
+        self._opened = self._loop.create_future()
         self._loop.add_reader(self._replies, self.read_messages)
         self._start_fork_server()
-        await self._begun
+        await self._opened
 
-    def send(self, order: bytes) -> bool:
-        """Hand a job out; False while the line is full."""
+    def send(self, assign: bytes) -> bool:
+        """Send a job to the children; return False if it cannot be sent now."""
         try:
-            send(self._orders, order)
+            send(self._assigns, assign)
         except BlockingIOError:
             return False
         except (BrokenPipeError, ConnectionResetError):
             self._replace_lines()
             return False
-        except OSError as error:  # no descriptor for a large message, say: later there may be
-            log.error("A job cannot be handed out: %s", error)
+        except OSError as error:  # for instance, there is no descriptor for a large message now
+            log.error("A job cannot be sent to the child processes: %s", error)
             return False
         return True
 
     def _replace_lines(self) -> None:
-        """Have other lines, and all children anew: a job has shut down those that they share."""
+        """Replace the sockets and all children: a job has shut down the shared sockets."""
         if self._fork_server is not None and not self._are_broken and not self._closing:
             self._are_broken = True
-            log.error("a job has shut down the lines to all children; they are replaced")
+            log.error("a job has shut down the sockets of all children; they are replaced")
             self._loop.remove_reader(self._replies)
             self._fork_server.kill()
 
     def reclaim(self) -> list[bytes]:
-        """What no child has taken; from now on none will."""
+        """Take back and return the jobs that no child has received."""
         taken = []
         with contextlib.suppress(BlockingIOError):
             while message := self._back_reader.read(socket.MSG_DONTWAIT):
@@ -381,51 +386,52 @@ class ProcessPool:
 
     @property
     def is_line_empty(self) -> bool:
-        """Whether children have taken all that was handed out."""
-        size = ioctl(self._orders_out, termios.FIONREAD, bytes(4))
+        """Whether children have received all jobs that were sent."""
+        size = ioctl(self._assigns_child, termios.FIONREAD, bytes(4))
         return not any(size)
 
     async def close(self) -> None:
-        """End all children: those that are idle by themselves, the rest after a while by force."""
+        """Stop all children: idle children exit, and the others are killed after `CLOSING`."""
         self._closing = True
-        self._orders.close()
+        self._assigns.close()
         if any(slot.pid for slot in self.slots):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSING):
                     await self._empty.wait()
-        nursery = self._fork_server
-        if nursery is not None:
-            nursery.close()
-            await nursery.wait(_LAST_MOMENT)
-            self._end_fork_server(nursery)
+        fork_server = self._fork_server
+        if fork_server is not None:
+            fork_server.close()
+            await fork_server.wait(_LAST_MOMENT)
+            self._end_fork_server(fork_server)
         self._loop.remove_reader(self._replies)
-        for line in (self._orders_out, self._replies, self._replies_in):
+        for line in (self._assigns_child, self._replies, self._replies_child):
             line.close()
         self._table.close()
         os.close(self._fd)
 
     def _start_fork_server(self) -> None:
-        """Start a nursery, and have it make children.
+        """Start a fork server, and request children for all slots.
 
         Raises:
-            OSError: no process is to be had.
+            OSError: the system cannot start another process.
         """
-        fds = [self._orders_out.fileno(), self._replies_in.fileno(), self._fd]
-        heard, died = self._read_events, self._fork_server_exited
-        self._fork_server = Control(self._setting, fds, self._mark, heard, died)
+        fds = [self._assigns_child.fileno(), self._replies_child.fileno(), self._fd]
+        self._fork_server = Control(
+            self._setting, fds, self._mark, self._read_event, self._fork_server_exited
+        )
         for slot in self.slots:
             self._spawn(slot)
 
-    def _end_fork_server(self, nursery: Control) -> None:
-        """See to it that nothing of a nursery is left."""
-        nursery.kill()
+    def _end_fork_server(self, fork_server: Control) -> None:
+        """Kill a fork server and all its descendants."""
+        fork_server.kill()
         for slot in self.slots:
             if slot.pid:
                 linux.kill_session(slot.pid)
         linux.kill_marked(self._mark)
 
     def _spawn(self, slot: Slot) -> None:
-        """Have a child made now, and not once more; a nursery that is to come makes all."""
+        """Request a child now instead of later; a new fork server starts children for all slots."""
         if slot.spawning is not None:
             slot.spawning.cancel()
             slot.spawning = None
@@ -433,19 +439,19 @@ class ProcessPool:
             self._fork_server.spawn(slot.index)
 
     def read_messages(self) -> None:
-        """Hear what children have said by now.
+        """Read the replies that children have sent so far.
 
-        That is no more than the line can hold, so that those who never fall silent do not keep the
-        worker; and no less, so that all is heard that one had said who is dead.
+        It reads as many messages as the socket's buffer can hold. So children that send without a
+        pause do not block the worker, and all messages of a dead child are read.
         """
         replies: list[Reply] = []
-        for _ in range(self._most):
+        for _ in range(self._max_messages):
             try:
                 message = self._reply_reader.read()
             except BlockingIOError:
                 break
             except OSError as error:
-                log.error("What a child said is lost: %s", error)
+                log.error("A message of a child is lost: %s", error)
                 self.has_lost = True
                 continue
             if message is None:
@@ -457,27 +463,27 @@ class ProcessPool:
             elif isinstance(reply, Ready):
                 self._is_ready(self.slots[reply.slot], reply.pid)
             elif isinstance(reply, InitFailed):
-                self._on_init_failed(BideError(f"A child cannot begin: {reply.why}"))
+                self._on_init_failed(BideError(f"A child cannot start: {reply.why}"))
             else:
-                self.slots[reply.slot].leaves(reply.pid)
-                self._changed()
+                self.slots[reply.slot].on_leaving(reply.pid)
+                self._handle_ready()
         if replies:
-            self._heard(replies)
+            self._handle_replies(replies)
 
     def _is_ready(self, slot: Slot, pid: int) -> None:
         self._failures = 0
         if slot.is_ready(pid):
-            self._changed()
-        if self._begun is not None and not self._begun.done():
-            self._begun.set_result(None)
+            self._handle_ready()
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_result(None)
 
     def _on_init_failed(self, error: BideError) -> None:
-        if self._begun is not None and not self._begun.done():
-            self._begun.set_exception(error)
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(error)
         else:
             log.error("%s", error)
 
-    def _read_events(self, news: News) -> None:
+    def _read_event(self, news: News) -> None:
         if isinstance(news, Spawned):
             self._on_spawned(self.slots[news.slot], news.pid)
         elif isinstance(news, Exited):
@@ -491,22 +497,22 @@ class ProcessPool:
     def _on_spawned(self, slot: Slot, pid: int) -> None:
         self._empty.clear()
         if slot.on_spawned(pid):
-            self._changed()
+            self._handle_ready()
 
-    def _on_exited(self, slot: Slot, died: Exited, among: int = 1) -> None:
-        self.read_messages()  # what it said before
-        if self._begun is not None and not self._begun.done():
-            self._on_init_failed(BideError(f"A child cannot begin. {describe_exit(died)}"))
+    def _on_exited(self, slot: Slot, died: Exited, deaths: int = 1) -> None:
+        self.read_messages()  # the messages that it sent before
+        if self._opened is not None and not self._opened.done():
+            self._on_init_failed(BideError(f"A child cannot start. {describe_exit(died)}"))
         if slot.row.job or slot.age > LONGEST_PAUSE:
             slot.failures = 0
         slot.on_exited()
         if not any(slot.pid for slot in self.slots):
             self._empty.set()
-        self._learned(slot, died, among)
+        self._handle_exit(slot, died, deaths)
         self._spawn_later(slot)
 
     def _spawn_later(self, slot: Slot) -> None:
-        """Make another child: at once where the last one ran a job."""
+        """Start another child: immediately if the last one ran a job, otherwise after a pause."""
         slot.failures += 1
         if slot.spawning is not None:
             slot.spawning.cancel()
@@ -516,21 +522,21 @@ class ProcessPool:
         slot.spawning = self._loop.call_later(_pause(slot.failures - 1), self._spawn, slot)
 
     def _fork_server_exited(self, why: BideError | None = None) -> None:
-        nursery = self._fork_server
-        assert nursery is not None
-        nursery.close()
+        fork_server = self._fork_server
+        assert fork_server is not None
+        fork_server.close()
         self._fork_server = None
-        self._end_fork_server(nursery)
-        self._on_init_failed(why or BideError("The process that makes children died."))
+        self._end_fork_server(fork_server)
+        self._on_init_failed(why or BideError("The fork server died."))
         self.read_messages()
         if self._are_broken:
             waiting = self.reclaim()
-            for line in (self._orders, self._orders_out, self._replies, self._replies_in):
+            for line in (self._assigns, self._assigns_child, self._replies, self._replies_child):
                 line.close()
             self._make_lines()
             self._loop.add_reader(self._replies, self.read_messages)
             for message in waiting:
-                send(self._orders, message)
+                send(self._assigns, message)
         lost = [slot for slot in self.slots if slot.pid]
         busy = sum(slot.row.job != 0 for slot in lost)
         for slot in lost:
@@ -547,7 +553,7 @@ class ProcessPool:
         try:
             self._start_fork_server()
         except OSError as error:
-            log.error("No process is to be had: %s", error)
+            log.error("No process can be started: %s", error)
             self._start_later()
 
 

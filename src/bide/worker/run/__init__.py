@@ -1,1 +1,1 @@
-"""One run of a job: from its stored body to its outcome."""
+"""One run of a job, from its stored body to its outcome."""

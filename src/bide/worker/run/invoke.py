@@ -1,10 +1,11 @@
-"""From a stored body to a call: what runs, with which arguments, surrounded by what.
+"""Makes a call from a stored body: the function, its arguments, resources and middlewares.
 
-Arguments become what the function's annotations say, resources are handed in, and middlewares are
-entered around the call. A plain function is called in the thread that calls `run`, a coroutine
-function is awaited by `run_async`; middlewares of the other kind are taken to where they belong.
+Arguments are converted to the types of the function's annotations, resources are injected, and
+middlewares are entered around the call. `run` calls a plain function in the current thread, and
+`run_async` awaits a coroutine function. Around a plain function, an async middleware is entered on
+the event loop.
 
-Code in a thread that needs a coroutine's result is given a `Wait`: how to wait for one from there.
+Code in a thread that needs the result of a coroutine receives a `Wait`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from bide.worker.run import outcome
 from bide.worker.run.running_job import RunningJob
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine where coroutines run, and returns its result, or raises what it raised."""
+"""Runs a coroutine on the event loop, and returns its result or raises its error."""
 
 
 def from_thread(loop: asyncio.AbstractEventLoop) -> Wait:
-    """How a thread waits for a coroutine that an event loop runs in another."""
+    """Return a `Wait` for threads, which runs the coroutine on `loop` in another thread."""
 
     def wait(coroutine: Coroutine[Any, Any, Any]) -> Any:
         caught = asyncio.run_coroutine_threadsafe(_catch(coroutine), loop)
@@ -41,7 +42,7 @@ def from_thread(loop: asyncio.AbstractEventLoop) -> Wait:
 
 
 async def _catch(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """What it returns or raises: a SystemExit in a task of its own would end the event loop."""
+    """Return the result and the error; a SystemExit raised in a task would end the event loop."""
     try:
         return await coroutine, None
     except asyncio.CancelledError:
@@ -51,7 +52,7 @@ async def _catch(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExceptio
 
 
 class Invocation(NamedTuple):
-    """One run of a task, ready to be made."""
+    """One call of a task, ready to run."""
 
     target: Target
     args: Sequence[Any]
@@ -88,10 +89,10 @@ class Invocation(NamedTuple):
 def prepare(
     body: Body, target: Target, lifespan: Lifespan, middlewares: Sequence[Middleware]
 ) -> Invocation:
-    """Make a call of a body.
+    """Prepare the call of a body.
 
     Raises:
-        PayloadError: an argument is missing, too many, or not what the function's annotation says.
+        PayloadError: an argument is missing, superfluous, or not of the annotated type.
         BideError: a resource is not open.
     """
     args, kwargs = target.signature.bind(body.args, body.kwargs, body.task)
@@ -101,7 +102,7 @@ def prepare(
 
 
 def policy_for(body: Body, policy: Policy) -> Policy:
-    """What holds for a job: its own options, where it has none its task's."""
+    """Return the policy of a job: its own options, and otherwise the options of its task."""
     if body.timeout is not None:
         policy = policy._replace(timeout=body.timeout)
     if body.retry is not None:
@@ -119,7 +120,7 @@ def policy_for(body: Body, policy: Policy) -> Policy:
 
 @contextmanager
 def _waited(around: Any, wait: Wait) -> Any:
-    """An async context manager around code in a thread: entered and left on the event loop."""
+    """Enter and leave an async context manager on the event loop, around code in a thread."""
     wait(around.__aenter__())
     try:
         yield
@@ -131,13 +132,13 @@ def _waited(around: Any, wait: Wait) -> Any:
 
 
 def read(run: RunningJob, served: TaskRegistry, *, allow_pickle: bool) -> tuple[Target, Body]:
-    """The task and the body of a job; along the way, the run learns what it is.
+    """Return the task and the body of a job, and record them in the run.
 
-    The context in which this is called becomes that of the job.
+    The current context becomes the context of the job.
 
     Raises:
-        BideError: the body is not signed as it has to be, or cannot be read, the task is not
-            served, or the job must not be repeated and a worker died under it.
+        BideError: the body has no valid signature or cannot be read; or the task is not served; or
+            the job must not be repeated and a worker has died under it.
     """
     target, envelope, is_signed = identify(run, served)
     if run.claimed.reclaims and run.policy.on_crash == "fail":
@@ -147,10 +148,10 @@ def read(run: RunningJob, served: TaskRegistry, *, allow_pickle: bool) -> tuple[
 
 
 def arguments_of(run: RunningJob) -> tuple[Sequence[Any], Mapping[str, Any]] | tuple[None, None]:
-    """Return the arguments of a job as they were enqueued, None where they cannot be read.
+    """Return the arguments of a job as they were enqueued; None if they cannot be read.
 
-    A job whose process died has not been read here. Its pickled arguments are not read now: that
-    runs code of theirs, which may have been what the process died of.
+    The body of a job whose process died has not been read here. Pickled arguments are not read
+    then: reading them runs code that may have killed the process.
     """
     if run.body is None:
         try:
@@ -162,21 +163,20 @@ def arguments_of(run: RunningJob) -> tuple[Sequence[Any], Mapping[str, Any]] | t
 
 
 def identify_if_possible(run: RunningJob, served: TaskRegistry) -> None:
-    """Have a run learn of itself what can be learnt, and make this context that of the job."""
-    with suppress(BideError):  # otherwise it has no policy
+    """Identify a run as far as possible; the current context becomes that of the job."""
+    with suppress(BideError):  # then it keeps the default policy
         identify(run, served)
     enter(run.job or run.as_job())
 
 
 def identify(run: RunningJob, served: TaskRegistry) -> tuple[Target, Envelope, bool]:
-    """Have a run learn what it is, by which policy, without touching its arguments.
+    """Record the task and the policy in the run, without reading the arguments.
 
     Returns:
-        The task, the body, and whether a key of ours has signed it.
+        The task, the body, and whether one of our keys has signed it.
 
     Raises:
-        BideError: the body is not signed as it has to be, or cannot be read, or the task is not
-            served.
+        BideError: the body has no valid signature or cannot be read, or the task is not served.
     """
     check_id(run.claimed.id)
     is_signed = run.station.seal.check("job", run.claimed.id, run.claimed.body)
@@ -189,7 +189,7 @@ def identify(run: RunningJob, served: TaskRegistry) -> tuple[Target, Envelope, b
     try:
         target = served.find_to_run(head.task)
     except BaseException as error:
-        run.policy = policy_for(head, run.policy)  # by which the error is judged
+        run.policy = policy_for(head, run.policy)  # it decides what follows the error
         run.missing = isinstance(error, TaskNotFound)
         raise
     run.policy = policy_for(head, target.policy)

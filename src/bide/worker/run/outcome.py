@@ -1,4 +1,4 @@
-"""How a run ended: from what a task returned or raised to the outcome that is settled."""
+"""Converts what a task returned or raised to the outcome that is settled."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from bide.worker.run.running_job import RunningJob
 
 _OURS: Final = ("bide", "importlib")
-"""Packages whose frames a traceback does not begin with."""
+"""Packages whose frames are dropped from the start of a traceback."""
 
 _BETWEEN: Final = ("asyncio", "concurrent", "contextlib", "threading", "uvloop")
-"""Packages by which bide calls itself and the application. They may hold a task, too: their frames
-are dropped only where others follow that are dropped, or the application's."""
+"""Packages through which bide calls itself and the application. They may contain tasks too. So
+their frames are dropped only if a frame of bide or of the application follows."""
 
 _TASKS: Final = "bide.cli.demo"
-"""The package of bide that holds tasks: it counts as an application."""
+"""The package of bide that contains tasks: it counts as an application."""
 
 
 def begin_in_application(error: BaseException) -> None:
-    """Drop the frames of bide that the tracebacks of an error and of its causes begin with.
+    """Drop the frames of bide at the start of the tracebacks of an error and its causes.
 
-    A traceback that has no other frames stays as it is: it shows a defect of bide.
+    A traceback without other frames stays as it is: it shows a defect of bide.
     """
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]
@@ -53,13 +53,13 @@ def begin_in_application(error: BaseException) -> None:
             continue
         seen.add(id(one))
         trace = from_application(one.__traceback__)
-        if trace is not None:  # not by assignment, which an exception may forbid
+        if trace is not None:  # an exception may forbid assignment
             BaseException.with_traceback(one, trace)
         chain += (one.__cause__, one.__context__)
 
 
 def from_application(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the application's first frame on; None if it has no such frame."""
+    """Return the traceback from the application's first frame; None if there is no such frame."""
     left = trace
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
@@ -76,17 +76,17 @@ log = Log("bide.worker")
 
 
 class RunOutcome(NamedTuple):
-    """What a run came to."""
+    """The outcome of a run, and what follows it."""
 
     ended: Ended
     callback: Function | str | None
-    """What is to be called now."""
+    """The callback to call now."""
     value: object
-    """What the callback is told: the result, or the error."""
+    """The argument of the callback: the result, or the error."""
     retry_in: float | None = None
     """Seconds until the next attempt, after one that failed; None if there is none."""
     raised: bool = False
-    """The error came out of the run itself."""
+    """Whether the error was raised by the run itself."""
 
     @property
     def is_failure(self) -> bool:
@@ -95,28 +95,28 @@ class RunOutcome(NamedTuple):
 
 
 CRASHES: Final = 3
-"""Crashes alone at which a job has failed: as `settle.lua` counts them."""
+"""Crashes with no other job beside it after which a job fails; `settle.lua` counts them."""
 
 _LEAVE_FOR: Final = "+10000000"
-"""When a job that a newer worker must run is looked at again, if none has come for it: a claim each
-ten seconds, however many old workers there are."""
+"""Delay in microseconds until a job that needs a newer worker is claimed again: every 10 s, however
+many old workers there are."""
 
 PATIENCE: Final = 600.0
-"""Seconds for which a job waits for a worker that serves its task: time to deploy one."""
+"""Seconds for which a job waits for a worker that serves its task, so that one can be deployed."""
 
 MOST_LOGGED: Final = 100
-"""Failed attempts of one task that a process logs in a second."""
+"""Maximum number of failed attempts of one task that a process logs in a second."""
 
-_ASKED_FOR: Final = Retry()
-"""What bounds `RetryLater` in a job that has no policy."""
+_RETRY_LATER: Final = Retry()
+"""Limits `RetryLater` in a job without a retry policy."""
 
 
 class LogLimiter:
     """Limits how many failed attempts of a task this process logs in a second.
 
-    To log an error takes longer than to run a job that raises at once, so logging all of them would
-    delay the jobs behind. Each job keeps its error in any case. Attempts that will be retried count
-    apart from final failures, on which alerts depend.
+    Logging an error takes longer than running a job that raises immediately, so logging all errors
+    would delay later jobs. Each job stores its error in any case. Attempts that will be retried are
+    counted separately from final failures, on which alerts depend.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class LogLimiter:
         self._counts: dict[tuple[str, bool], int] = {}
 
     def may_log(self, task: str, is_final: bool = True) -> bool:
-        """Count a failed attempt; whether to log it. Any thread may call."""
+        """Count a failed attempt; return whether to log it. Any thread may call."""
         second = int(time.monotonic())
         if second != self._second:
             self._second, self._counts = second, {}
@@ -144,7 +144,7 @@ _floods: Final = LogLimiter()
 
 
 def completed(run: RunningJob, result: object) -> RunOutcome:
-    """What a run that returned came to: its end, or that its result cannot be stored."""
+    """Return the outcome of a run that returned: it fails if its result cannot be stored."""
     try:
         data = encode_result(run.task_name, result, run.codec)
         if run.codec == "pickle":
@@ -157,31 +157,32 @@ def completed(run: RunningJob, result: object) -> RunOutcome:
 
 
 def failed(run: RunningJob, error: BaseException) -> RunOutcome:
-    """Return what a run came to that failed for good."""
+    """Return the outcome of a run that failed and is not retried."""
     return RunOutcome(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
 
 
 def raised(
     run: RunningJob, error: BaseException, served: TaskRegistry, *, in_run: bool = False
 ) -> RunOutcome:
-    """What a run that raised came to: another attempt, or the end.
+    """Return the outcome of a run that raised: a retry, or the end of the job.
 
-    Whatever goes wrong while that is found out (a backoff function may raise anything) ends the
-    job, and is its error.
+    If deciding this raises itself (a backoff function may raise anything), the job fails with that
+    error.
 
     Args:
         run: the run.
-        error: what was raised.
-        served: the tasks, where a backoff function is found.
-        in_run: it was raised by the function or by what surrounds it, and not before or instead.
+        error: the error that was raised.
+        served: the tasks, among which a backoff function is looked up.
+        in_run: whether the function or a middleware around it raised the error, and not a step
+            before the call.
     """
     try:
         begin_in_application(error)
-        judged = _raised(run, error, served, in_run)
+        outcome = _raised(run, error, served, in_run)
     except BaseException as broken:
         _log_failure(run.task_name, f"{run.task_name} (job {short_id(run.claimed.id)})", broken)
         return failed(run, broken)
-    return judged._replace(raised=in_run and judged.value is error)
+    return outcome._replace(raised=in_run and outcome.value is error)
 
 
 def _raised(
@@ -191,7 +192,7 @@ def _raised(
         error = overrun(run)
     what = f"{run.task_name} (job {short_id(run.claimed.id)}) attempt {run.claimed.attempt}"
     if isinstance(error, PayloadTooNew) and not in_run:
-        log.warning("job %s is given back: %s", short_id(run.claimed.id), error)
+        log.warning("job %s is released: %s", short_id(run.claimed.id), error)
         return RunOutcome(("snooze", _LEAVE_FOR, b""), None, None)
     if run.missing and isinstance(error, TaskNotFound):
         if run.waited() < PATIENCE:
@@ -219,9 +220,9 @@ def _raised(
 
 
 def _wait_for_task(run: RunningJob, error: TaskNotFound) -> RunOutcome:
-    """Leave a job for a worker that serves its task; a deployment may be about to bring one.
+    """Leave a job for a worker that serves its task, which may be about to be deployed.
 
-    `unserved`, which sees all jobs of the worker, says when it is looked at again, and logs it.
+    `UnknownTasks`, which sees all jobs of the worker, decides when to retry, and logs the job.
     """
     since_us = run.claimed.missing_us or run.claimed.token
     until = from_us(since_us + round(PATIENCE * 1e6))
@@ -230,9 +231,9 @@ def _wait_for_task(run: RunningJob, error: TaskNotFound) -> RunOutcome:
 
 
 def died(run: RunningJob, how: str) -> RunOutcome:
-    """What a run came to whose process died under it, and under no other job.
+    """Return the outcome of a run whose process died while it ran no other job.
 
-    How often that may happen is for the server to say; this only knows when it is the last time.
+    The server counts how often that may happen. This function only recognises the last time.
     """
     if run.policy.on_crash == "fail":
         error = WorkerCrashed(f"{how} on_crash='fail' forbids to run the job again.")
@@ -245,9 +246,9 @@ def died(run: RunningJob, how: str) -> RunOutcome:
 
 
 def lost(run: RunningJob, how: str, has_failed: bool) -> RunOutcome:
-    """Return what an attempt came to whose worker has died; the server has decided that already.
+    """Return the outcome of an attempt whose worker died; the server has recorded it already.
 
-    Of a job that must not run again after that, its next claim says so.
+    If the job must not run again, that is decided at its next claim.
     """
     error = WorkerCrashed(how)
     if has_failed:
@@ -258,7 +259,7 @@ def lost(run: RunningJob, how: str, has_failed: bool) -> RunOutcome:
 
 
 def crashed() -> WorkerCrashed:
-    """The error of a job that must not be repeated, and whose worker died under it."""
+    """Return the error of a job that must not be repeated and whose worker died under it."""
     return WorkerCrashed(
         "Its worker died or stopped while it held this job, which on_crash='fail' forbids to "
         "repeat; whether it had begun is not known."
@@ -266,45 +267,45 @@ def crashed() -> WorkerCrashed:
 
 
 def overrun(run: RunningJob) -> JobTimeout:
-    """The error of a run that took too long."""
+    """Return the error of a run that exceeded its time-out."""
     return JobTimeout(f"{run.task_name} ran longer than its time-out of {run.policy.timeout:g} s.")
 
 
 def kept(run: RunningJob) -> str:
-    """How long the finished job is kept, where it or its task says so."""
+    """Return how long the finished job is kept, if it or its task has the option."""
     keep = run.policy.keep
     return "" if keep is None else f"+{round(min(max(keep, 0), LONGEST_US / 1e6) * 1e6)}"
 
 
 def _log_failure(task: str, what: str, error: BaseException) -> None:
-    """Log an error, with its traceback unless its sentence says all there is to say.
+    """Log an error, with its traceback unless it is an error of bide with a full sentence.
 
-    Some exceptions make it impossible to show them.
+    Formatting an exception of the application may raise.
     """
     if not _floods.may_log(task):
         return
     try:
-        told = None if isinstance(error, BideError) else error
-        log.error("%s failed: %r", what, error, exc_info=told)
-    except BaseException:  # a handler that does not swallow what formatting raised
+        traced = None if isinstance(error, BideError) else error
+        log.error("%s failed: %r", what, error, exc_info=traced)
+    except BaseException:  # a log handler may pass on errors of the formatting
         log.error("%s failed: %s, which cannot be shown", what, type(error).__name__)
 
 
 def _is_cancelled(run: RunningJob, error: BaseException) -> bool:
-    """Whether a run ends as cancelled: it says so itself, or was asked to end and obeyed."""
+    """Whether a run ends as cancelled: it raised `JobCancelled`, or a request cancelled it."""
     if isinstance(error, JobCancelled):
         return error.job_id is None
     return run.asked and isinstance(error, asyncio.CancelledError)
 
 
 def _delay(run: RunningJob, error: BaseException, served: TaskRegistry) -> float | None:
-    """Seconds until the next attempt; None where there is to be none."""
+    """Return the seconds until the next attempt; None if there is none."""
     if isinstance(error, Fail | WorkerCrashed):
         return None
     attempt, elapsed, retry = run.claimed.attempt, run.elapsed(), run.policy.retry
     if isinstance(error, RetryLater):
         if not run.policy.has_retry:
-            retry = _ASKED_FOR
+            retry = _RETRY_LATER
         delay = None if error.delay_us is None else error.delay_us / 1e6
         return retry.decide(attempt, error, elapsed, served.function, asked=True, delay=delay)
     return retry.decide(attempt, error, elapsed, served.function)

@@ -25,16 +25,16 @@ from bide.worker.queue_state import QueueState
 log = Log("bide.worker")
 
 Ended = tuple[Outcome, str, bytes]
-"""Outcome, when, data: as `ops.consume.Settle` has them."""
+"""Outcome, when and data, as in `bide.protocol.commands.worker.Settle`."""
 
 UNBEGUN: Final[Ended] = ("release", "", b"")
-"""A job is given back that has not begun: what it took of its queue's rate goes back, too."""
+"""Releases a job that has not started; its token of the queue's rate limit is returned too."""
 
 BEGUN: Final[Ended] = ("release", "+0", b"")
-"""A job is given back that has begun, or may have."""
+"""Releases a job that has started, or may have."""
 
 UNCOUNTED: Final = ("release", "snooze", "hold")
-"""Outcomes after which a worker has not executed a job more."""
+"""Outcomes that do not count as an executed job."""
 
 _DEFAULT: Final = Policy()
 
@@ -65,14 +65,18 @@ class RunningJob:
     )
 
     def __init__(
-        self, station: QueueState, claimed: Claimed, claimed_at: float, say_soon: Callable[[], None]
+        self,
+        queue_state: QueueState,
+        claimed: Claimed,
+        claimed_at: float,
+        say_soon: Callable[[], None],
     ) -> None:
-        self.station = station
+        self.station = queue_state
         self.claimed = claimed
         self.claimed_at = claimed_at
         self.say_soon = say_soon
         self.begun_at = 0.0
-        """When it got a slot (`time.monotonic()`); 0 while it waits for one."""
+        """When the job got a slot (`time.monotonic()`); 0 while it waits for one."""
         self.deadline = claimed_at + DEFAULT_TIMEOUT
         self.policy = _DEFAULT
         self.codec: Codec = "json"
@@ -80,28 +84,31 @@ class RunningJob:
         self.task: asyncio.Task[None] | None = None
         self.job: CurrentJob | None = None
         self.body: Body | None = None
-        """With its arguments; None while they have not been read."""
+        """The body with its arguments; None until it has been read."""
         self.decided: Ended | None = None
-        """How it ended, while its callback runs: whatever becomes of that, this stands."""
+        """The outcome. It is final, even if the callback that runs now fails."""
         self._deciding = Lock()
         self.ended = False
         self.lost = False
         self.missing = False
         """This worker does not serve its task."""
         self.asked = False
-        """Someone has asked for its end."""
+        """A request to cancel the job has arrived."""
         self.timed_out = False
 
     @property
     def unwanted(self) -> bool:
-        """Whether nobody waits for what this run comes to; a plain function must look itself."""
+        """Whether the result of this run will be discarded; a plain function must check this."""
         return self.asked or self.ended or self.lost
 
     def decide(self, ended: Ended) -> bool:
-        """Say how it ended, unless that has been said; any thread may call.
+        """Set the outcome, unless it is set already; any thread may call.
 
-        A thread may come to its end in the moment in which its time is over or it is given back:
-        one of them decides, and only that one's callback is called.
+        A thread may return just when its time-out expires or its job is released. The first caller
+        decides, and only the callback for that outcome is called.
+
+        Returns:
+            Whether this call has set the outcome.
         """
         with self._deciding:
             if self.decided is not None:
@@ -110,12 +117,12 @@ class RunningJob:
             return True
 
     def add_note(self, kind: str, text: bytes) -> None:
-        """Gather a note for the next round trip; any thread may call."""
+        """Buffer a note for the next round trip; any thread may call."""
         if self.station.said.add(JobNote(self.claimed.id, self.claimed.token, kind, text)):
             self.say_soon()
 
     def learn(self, head: Body) -> None:
-        """Take note of the task that the body names."""
+        """Record the task that the body names."""
         self.task_name = head.task if head.task.isprintable() else repr(head.task)
 
     def as_job(
@@ -125,10 +132,10 @@ class RunningJob:
         parents: Sequence[str] = (),
     ) -> CurrentJob:
         """Return the job as its own code sees it."""
-        station = self.station
+        queue_state = self.station
         return CurrentJob(
-            station.queue,
-            station.worker,
+            queue_state.queue,
+            queue_state.worker,
             task_of(self),
             self.claimed,
             self,
@@ -139,35 +146,35 @@ class RunningJob:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Have each record that is logged inside carry the fields of this job."""
+        """Add the fields of this job to each record that is logged inside the context."""
         with within(self.job or self.as_job()):
             yield
 
     def snapshot(self) -> RunningTask:
-        """What is said of it to those who look at the worker."""
+        """Return the entry for this job in the worker's report."""
         return RunningTask(self.station.queue, self.claimed.id, self.task_name, self.claimed.token)
 
     def elapsed(self) -> float:
-        """Seconds since the job was first due."""
+        """Return the seconds since the job was first due."""
         claimed = self.claimed
         return (claimed.token - claimed.first_us) / 1e6 + time.monotonic() - self.claimed_at
 
     def waited(self) -> float:
-        """Seconds for which no worker that claimed it has served its task."""
+        """Return the seconds for which no worker that claimed the job has served its task."""
         claimed = self.claimed
         since_us = claimed.missing_us or claimed.token
         return (claimed.token - since_us) / 1e6 + time.monotonic() - self.claimed_at
 
 
 def log_end(run: RunningJob, outcome: Outcome) -> None:
-    """Log that a job has ended, where each job is to be logged (`--verbose`)."""
+    """Log the end of a job, if every job is logged (`--verbose`)."""
     if log.isEnabledFor(logging.DEBUG):
         with run.named():
             log.debug("%s (job %s): %s", task_of(run), short_id(run.claimed.id), outcome)
 
 
 def task_of(run: RunningJob) -> str:
-    """Return the task of a job, also where nothing has read its body yet; `?` if nothing can."""
+    """Return the task of a job, and read it from the body if necessary; `?` if unreadable."""
     if run.task_name == "?":
         with suppress(BideError):
             run.learn(decode_envelope(run.claimed.body).body)

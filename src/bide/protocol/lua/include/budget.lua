@@ -1,5 +1,5 @@
 -- The large results of a queue stay within a budget of bytes (`Retention(results=...)`): if they do
--- not fit, the oldest are dropped. `retain` counts what is removed with its job.
+-- not fit, the oldest are dropped. `retention` counts what is removed with its job.
 --
 -- The field `result_bytes` of `meta` has the sum, and `results_from` when those jobs completed from
 -- which on results have not been looked at. While `results_over` is there, they exceed the budget,
@@ -11,13 +11,13 @@ local BUDGET, MOST, FAR = 100000000, 200, 9000000000000000
 -- Counts `bytes` of new results, and drops the oldest that do not fit: it looks at as many jobs as
 -- have completed now, `count`, and at `MOST` more. `held`: says of an id whether other jobs need
 -- its result. Returns how many were dropped; the record of each job says so.
-function budget.add(meta, sets, record, bytes, count, large, held)
+function budget.add(meta, sets, run_record, bytes, count, large, held)
   local set = redis.call('HMGET', meta, 'result_bytes', 'result_budget', 'results_from',
     'results_over')
   local most, from = tonumber(set[2]) or BUDGET, set[3]
   if from and not string.find(from, '^%(?%d+$') then from = nil end
   local sum = tonumber(set[1])
-  if sum and sum >= 0 and sum < FAR then bytes = bytes + sum end -- not nan, which is no number
+  if sum and sum >= 0 and sum < FAR then bytes = bytes + sum end -- not nan
   if bytes <= most then
     if set[4] then redis.call('HDEL', meta, 'results_over') end
     redis.call('HSET', meta, 'result_bytes', string.format('%.0f', bytes))
@@ -36,7 +36,7 @@ function budget.add(meta, sets, record, bytes, count, large, held)
       else
         redis.call('HDEL', sets.results, id)
         local line = redis.call('HGET', sets.run, id)
-        if line then redis.call('HSET', sets.run, id, record.dropped(line, size)) end
+        if line then redis.call('HSET', sets.run, id, run_record.dropped(line, size)) end
         bytes, dropped = bytes - size, dropped + 1
       end
     end

@@ -5,7 +5,7 @@
 -- id, worker: '-' where there is none; attempt, due: 0. data: the beginning of an error's or of a
 -- progress's JSON, or how many jobs were removed. The id of an entry is <opened>-<n>: when the
 -- stream was opened, and which entry since then it is. So ids without a hole are entries without a
--- gap, and it takes nobody's memory to see one.
+-- gap, and a reader sees a gap without any state on the server.
 --
 -- Nothing is written unless `listened` in `meta` says that someone holds the stream open. Telling
 -- must not cost a script its end: hence `pcall`. What could not be written has its number, and

@@ -8,9 +8,9 @@
 --
 --   priority asked set paused level turn [free rate spent]
 --
--- asked: how many at once, as the latest enqueue wanted it; set: as somebody has configured it; 0
--- where nobody did. rate, spent: three numbers each, as `gate` has them; free: when that lets the
--- next begin.
+-- asked: how many at once, as the latest enqueue wanted it; set: the configured number; 0 where
+-- there is none. rate, spent: three numbers each, as `rate_limit` has them; free: when that lets
+-- the next begin.
 --
 -- What is done to a job of a group changes `order` or `held` at once; then `turns` puts the marker
 -- where it belongs. `sets` has the queue's keys by their names, `touched` records by group.
@@ -27,29 +27,29 @@ function group.of(line) return line and string.match(' ' .. line, ' g=(%S+)') en
 
 function group.parse(text, name)
   local priority, asked, set, paused, level, turn, limits = string.match(text or '', FORM)
-  local f = {name = name, priority = DEFAULT, asked = 0, set = 0, paused = 0, level = 0, turn = 0,
+  local grp = {name = name, priority = DEFAULT, asked = 0, set = 0, paused = 0, level = 0, turn = 0,
     free = 0}
   if not priority or #text > LONGEST or tonumber(level) > group.ALONE or #turn > 17 then
-    return f
+    return grp
   end
   if limits ~= '' then
     local free, rate, spent = string.match(limits, LIMITED)
-    if not free or #free > 17 then return f end
-    f.free, f.rate, f.spent = tonumber(free), rate, spent
+    if not free or #free > 17 then return grp end
+    grp.free, grp.rate, grp.spent = tonumber(free), rate, spent
   end
-  f.priority, f.asked, f.set = tonumber(priority), tonumber(asked), tonumber(set)
-  f.paused, f.level, f.turn = tonumber(paused), tonumber(level), tonumber(turn)
-  f.is_known = true
-  return f
+  grp.priority, grp.asked, grp.set = tonumber(priority), tonumber(asked), tonumber(set)
+  grp.paused, grp.level, grp.turn = tonumber(paused), tonumber(level), tonumber(turn)
+  grp.is_known = true
+  return grp
 end
 
 function group.read(sets, name) return group.parse(redis.call('HGET', sets.groups, name), name) end
 
-function group.format(f)
-  local line = string.format('%d %d %d %d %d %.0f', f.priority, f.asked, f.set, f.paused, f.level,
-    f.turn)
-  if not f.rate then return line end
-  return line .. string.format(' %.0f ', f.free) .. f.rate .. ' ' .. f.spent
+function group.format(grp)
+  local line = string.format('%d %d %d %d %d %.0f', grp.priority, grp.asked, grp.set, grp.paused,
+    grp.level, grp.turn)
+  if not grp.rate then return line end
+  return line .. string.format(' %.0f ', grp.free) .. grp.rate .. ' ' .. grp.spent
 end
 
 -- The group of a job with these terms, among those that are `touched`; `priority` is for one that
@@ -57,20 +57,20 @@ end
 function group.touch(sets, touched, line, priority)
   local name = group.of(line)
   if not name then return nil end
-  local f = touched[name]
-  if not f then
-    f = group.read(sets, name)
-    touched[name] = f
-    if not f.is_known then
-      f.priority = priority or DEFAULT
-      f.asked = tonumber(string.match(' ' .. line, ' n=(%d+)') or 0)
-      f.is_known = true
+  local grp = touched[name]
+  if not grp then
+    grp = group.read(sets, name)
+    touched[name] = grp
+    if not grp.is_known then
+      grp.priority = priority or DEFAULT
+      grp.asked = tonumber(string.match(' ' .. line, ' n=(%d+)') or 0)
+      grp.is_known = true
     end
   end
-  return f
+  return grp
 end
 
-function group.limit(f) return f.set > 0 and f.set or math.max(f.asked, 1) end
+function group.limit(grp) return grp.set > 0 and grp.set or math.max(grp.asked, 1) end
 
 -- What all of a group's entries lie between.
 function group.within(name) return '[' .. name .. ' ', '(' .. name .. '!' end
@@ -84,49 +84,50 @@ function group.entry(name, at, id) return string.format('%s %017.0f %s', name, a
 -- How markers of a level begin.
 function group.letter(level) return string.sub(LETTERS, level, level) end
 
-function group.marker(f)
-  return string.format('%s %017.0f ', group.letter(f.level), f.turn) .. f.name
+function group.marker(grp)
+  return string.format('%s %017.0f ', group.letter(grp.level), grp.turn) .. grp.name
 end
 
-local function note(gate, f, b, now)
-  f.spent = gate.stored(b)
-  b = gate.bucket(f.rate, f.spent, now)
-  f.free = b.tokens < 1 and gate.refilled(b) or 0
+local function note(rate_limit, grp, b, now)
+  grp.spent = rate_limit.stored(b)
+  b = rate_limit.bucket(grp.rate, grp.spent, now)
+  grp.free = b.tokens < 1 and rate_limit.refilled(b) or 0
 end
 
 -- A job of a group that has a rate begins.
-function group.spend(gate, f, now)
-  local b = gate.bucket(f.rate, f.spent, now)
+function group.spend(rate_limit, grp, now)
+  local b = rate_limit.bucket(grp.rate, grp.spent, now)
   if not b then return end
   b.taken, b.last = b.taken + 1, now
-  note(gate, f, b, now)
+  note(rate_limit, grp, b, now)
 end
 
--- Jobs of a group that has a rate were given back before they began: `unbegun`, as `gate` has it.
-function group.put_back(gate, f, unbegun, now)
-  local b = gate.bucket(f.rate, f.spent, now)
-  if b and gate.put_back(b, unbegun) then note(gate, f, b, now) end
+-- Jobs of a group that has a rate were given back before they began: `unbegun`, as `rate_limit`
+-- has it.
+function group.put_back(rate_limit, grp, unbegun, now)
+  local b = rate_limit.bucket(grp.rate, grp.spent, now)
+  if b and rate_limit.put_back(b, unbegun) then note(rate_limit, grp, b, now) end
 end
 
 -- What the latest of a group's jobs says of it, holds.
-function group.join(f, line, level)
-  if level <= LEVELS then f.priority = LEVELS - level end
-  f.asked = tonumber(string.match(' ' .. line, ' n=(%d+)')) or f.asked
+function group.join(grp, line, level)
+  if level <= LEVELS then grp.priority = LEVELS - level end
+  grp.asked = tonumber(string.match(' ' .. line, ' n=(%d+)')) or grp.asked
 end
 
-function group.put(sets, f, at, id)
+function group.put(sets, grp, at, id)
   redis.call('ZADD', sets.due[group.GROUPED], at, id)
-  redis.call('ZADD', sets.order, 0, group.entry(f.name, at, id))
+  redis.call('ZADD', sets.order, 0, group.entry(grp.name, at, id))
 end
 
-function group.drop(sets, f, at, id)
-  f.is_changed = true
-  redis.call('ZREM', sets.order, group.entry(f.name, at, id))
+function group.drop(sets, grp, at, id)
+  grp.is_changed = true
+  redis.call('ZREM', sets.order, group.entry(grp.name, at, id))
 end
 
-function group.hold(sets, f, id) redis.call('ZADD', sets.held, 0, f.name .. ' ' .. id) end
+function group.hold(sets, grp, id) redis.call('ZADD', sets.held, 0, grp.name .. ' ' .. id) end
 
-function group.release(sets, f, id) redis.call('ZREM', sets.held, f.name .. ' ' .. id) end
+function group.release(sets, grp, id) redis.call('ZREM', sets.held, grp.name .. ' ' .. id) end
 
 -- When a group's next job is due, and its id. Entries of jobs that are not there are dropped; where
 -- there are many of them, some: then a time, and no id.
@@ -146,37 +147,38 @@ function group.head(sets, name)
 end
 
 -- How long one token of a group's rate takes to come.
-local function wait_of(f)
-  local count, period = string.match(f.rate or '', '^(%d+) (%d+) ')
+local function wait_of(grp)
+  local count, period = string.match(grp.rate or '', '^(%d+) (%d+) ')
   return math.ceil((tonumber(period) or 0) / math.max(tonumber(count) or 1, 1))
 end
 
 -- Puts a group's marker where it belongs, and remembers the group while there is anything to
 -- remember: at once, or with those in `notes`. When its turn is, or nil. One whose turn has come
 -- keeps its place among the others.
-function group.turn(sets, f, now, notes)
-  local running = f.running or group.running(sets, f.name)
-  local may_begin = f.paused == 0 and running < group.limit(f)
-  local at = (may_begin or running == 0) and group.head(sets, f.name)
+function group.turn(sets, grp, now, notes)
+  local running = grp.running or group.running(sets, grp.name)
+  local may_begin = grp.paused == 0 and running < group.limit(grp)
+  local at = (may_begin or running == 0) and group.head(sets, grp.name)
   local level, turn = 0, 0
-  if f.free > now then f.free = math.min(f.free, now + wait_of(f)) end -- or the clock was set back
+  -- It is later only where the clock was set back.
+  if grp.free > now then grp.free = math.min(grp.free, now + wait_of(grp)) end
   if at and may_begin then
-    level = f.level == group.ALONE and not f.is_changed and group.ALONE or LEVELS - f.priority
-    turn = math.max(at, now, f.free)
-    if f.level > 0 and f.turn <= now and turn == now then turn = f.turn end
+    level = grp.level == group.ALONE and not grp.is_changed and group.ALONE or LEVELS - grp.priority
+    turn = math.max(at, now, grp.free)
+    if grp.level > 0 and grp.turn <= now and turn == now then turn = grp.turn end
   end
-  if f.level > 0 then redis.call('ZREM', sets.turns, group.marker(f)) end
-  f.level, f.turn = level, turn
-  if level > 0 then redis.call('ZADD', sets.turns, 0, group.marker(f)) end
-  if at or running > 0 or f.set > 0 or f.paused == 1 or f.rate then
+  if grp.level > 0 then redis.call('ZREM', sets.turns, group.marker(grp)) end
+  grp.level, grp.turn = level, turn
+  if level > 0 then redis.call('ZADD', sets.turns, 0, group.marker(grp)) end
+  if at or running > 0 or grp.set > 0 or grp.paused == 1 or grp.rate then
     if notes then
-      notes[#notes + 1] = f.name
-      notes[#notes + 1] = group.format(f)
+      notes[#notes + 1] = grp.name
+      notes[#notes + 1] = group.format(grp)
     else
-      redis.call('HSET', sets.groups, f.name, group.format(f))
+      redis.call('HSET', sets.groups, grp.name, group.format(grp))
     end
   else
-    redis.call('HDEL', sets.groups, f.name)
+    redis.call('HDEL', sets.groups, grp.name)
   end
   return level > 0 and turn or nil
 end
@@ -185,8 +187,8 @@ end
 function group.turns(sets, touched, now)
   local earliest
   local notes = {}
-  for _, f in pairs(touched) do
-    local turn = group.turn(sets, f, now, notes)
+  for _, grp in pairs(touched) do
+    local turn = group.turn(sets, grp, now, notes)
     if turn and (not earliest or turn < earliest) then earliest = turn end
   end
   if #notes > 0 then redis.call('HSET', sets.groups, unpack(notes)) end
@@ -195,12 +197,12 @@ end
 
 -- A job has been taken out of `due:grouped` and is not to run: out of its group, too.
 function group.leave(sets, touched, at, id)
-  local f = group.touch(sets, touched, redis.call('HGET', sets.terms, id))
-  if f then group.drop(sets, f, at, id) end
-  return f
+  local grp = group.touch(sets, touched, redis.call('HGET', sets.terms, id))
+  if grp then group.drop(sets, grp, at, id) end
+  return grp
 end
 
--- Groups of which `empty` has set jobs aside: those of which nothing is left are forgotten.
+-- Groups of which `purge` has set jobs aside: those of which nothing is left are forgotten.
 function group.forget(sets, ids, now)
   local touched = {}
   for _, line in ipairs(redis.call('HMGET', sets.terms, unpack(ids))) do

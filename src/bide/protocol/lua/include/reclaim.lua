@@ -7,57 +7,57 @@ local AT_ONCE, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10
 local LEVELS, ALONE = 10, 11
 
 -- What a worker tells hooks of an attempt that ended so. `lost` is flat: six values of each.
-local function tell(lost, record, id, f, has_failed)
-  for _, told in ipairs({id, record.token(f.head), record.tries(f), f.due, f.worker, has_failed}) do
-    lost[#lost + 1] = told
-  end
+local function tell(lost, run_record, id, rec, has_failed)
+  local told = {id, run_record.token(rec.head), run_record.tries(rec), rec.due, rec.worker,
+    has_failed}
+  for _, value in ipairs(told) do lost[#lost + 1] = value end
 end
 
-local function one(sets, record, noting, event, group, touched, book, now, id, lost)
+local function one(sets, run_record, history, event, group, touched, book, now, id, lost)
   local meta = sets.meta
   redis.call('ZREM', sets.active, id)
-  local f = record.parse(redis.call('HGET', sets.run, id))
-    or record.unknown(record.fresh(now), now)
-  local of = sets.has_groups
-    and group.touch(sets, touched, redis.call('HGET', sets.terms, id) or nil, f.priority)
-  if of then group.release(sets, of, id) end
-  local note = noting.crash(f, now)
+  local rec = run_record.parse(redis.call('HGET', sets.run, id))
+    or run_record.unknown(run_record.fresh(now), now)
+  local grp = sets.has_groups
+    and group.touch(sets, touched, redis.call('HGET', sets.terms, id) or nil, rec.priority)
+  if grp then group.release(sets, grp, id) end
+  local note = history.crash(rec, now)
   local has_ended = true
-  if f.alone == 1 then f.crashes = f.crashes + 1 else f.strikes = f.strikes + 1 end
-  f.alone = 0
+  if rec.alone == 1 then rec.crashes = rec.crashes + 1 else rec.strikes = rec.strikes + 1 end
+  rec.alone = 0
   redis.pcall('HINCRBY', meta, 'reclaimed', 1)
   if book then
-    event.add(book, 'reclaimed', 'reclaim', id, f.worker, f.attempt, math.min(f.due, now), '')
+    event.add(book, 'reclaimed', 'reclaim', id, rec.worker, rec.attempt, math.min(rec.due, now), '')
   end
   if redis.call('ZREM', sets.asked, id) == 1 then
     redis.call('ZADD', sets.cancelled, now, id)
     redis.pcall('HINCRBY', meta, 'cancelled', 1)
-    if book then event.add(book, 'cancelled', 'reclaim', id, f.worker, f.attempt, 0, '') end
-  elseif f.crashes >= CRASHES or f.strikes >= MANY_STRIKES then
+    if book then event.add(book, 'cancelled', 'reclaim', id, rec.worker, rec.attempt, 0, '') end
+  elseif rec.crashes >= CRASHES or rec.strikes >= MANY_STRIKES then
     redis.call('ZADD', sets.failed, now, id)
     redis.pcall('HINCRBY', meta, 'failed', 1)
     local why = string.format(
       '{"type":"WorkerCrashed","message":"Its worker died or stopped %d times under'
       .. ' this job, %d of them while it ran alone; the last was %s."}',
-      f.crashes + f.strikes, f.crashes, (string.gsub(f.worker, '["\\]', '?')))
-    note = noting.error(f, now, why)
-    tell(lost, record, id, f, 1)
-    if book then event.add(book, 'failed', 'reclaim', id, f.worker, f.attempt, 0, why) end
+      rec.crashes + rec.strikes, rec.crashes, (string.gsub(rec.worker, '["\\]', '?')))
+    note = history.error(rec, now, why)
+    tell(lost, run_record, id, rec, 1)
+    if book then event.add(book, 'failed', 'reclaim', id, rec.worker, rec.attempt, 0, why) end
   else
-    tell(lost, record, id, f, 0)
-    local level = LEVELS - f.priority
-    if f.strikes >= STRIKES then level = ALONE end
-    f.due = math.min(f.due, now) -- it was due, whatever the clock has been set to since
-    if of then
-      group.put(sets, of, f.due, id)
+    tell(lost, run_record, id, rec, 0)
+    local level = LEVELS - rec.priority
+    if rec.strikes >= STRIKES then level = ALONE end
+    rec.due = math.min(rec.due, now) -- it was due, whatever the clock has been set to since
+    if grp then
+      group.put(sets, grp, rec.due, id)
     else
-      redis.call('ZADD', sets.due[level], f.due, id)
+      redis.call('ZADD', sets.due[level], rec.due, id)
     end
     has_ended = false
   end
-  f.attempt = f.attempt - 1
-  redis.call('HSET', sets.run, id, record.format(f.head, f))
-  redis.call('HSET', sets.notes, id, noting.add(redis.call('HGET', sets.notes, id), note))
+  rec.attempt = rec.attempt - 1
+  redis.call('HSET', sets.run, id, run_record.format(rec.head, rec))
+  redis.call('HSET', sets.notes, id, history.add(redis.call('HGET', sets.notes, id), note))
   return has_ended
 end
 
@@ -65,11 +65,11 @@ end
 -- is where events are gathered, if someone listens. Returns whether there may be more, the ids of
 -- what has come to its end by this, how many there were, and what is to be told of those that have
 -- not been cancelled.
-function reclaim.some(sets, record, noting, event, group, book, now, ended_by)
+function reclaim.some(sets, run_record, history, event, group, book, now, ended_by)
   local expired = redis.call('ZRANGEBYSCORE', sets.active, '-inf', ended_by, 'LIMIT', 0, AT_ONCE)
   local given_up, touched, lost = {}, {}, {}
   for i = 1, #expired do
-    if one(sets, record, noting, event, group, touched, book, now, expired[i],
+    if one(sets, run_record, history, event, group, touched, book, now, expired[i],
       lost) then
       given_up[#given_up + 1] = expired[i]
     end

@@ -1,7 +1,0 @@
--- begin: what a worker must know of a queue, and of the server that holds it, before it serves it.
--- @key   meta  reads the kind
--- @reply ok kind policy, each `-` where there is none, or INFO is denied
-
-local info = redis.pcall('INFO', 'memory')
-local policy = type(info) == 'string' and string.match(info, 'maxmemory_policy:(%S+)')
-return {'ok', redis.call('HGET', meta, 'kind') or '-', policy or '-'}

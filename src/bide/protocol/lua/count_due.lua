@@ -1,0 +1,24 @@
+-- count_due: how many delayed jobs are due within so long, over all priorities.
+-- @key   meta       reads the clock's offset under test
+-- @key   due        counts
+-- @rest  within
+-- @reply ok now, then how many for each
+-- @include clock
+
+-- within: microseconds from now; 32 of them at most.
+if #ARGV - rest >= 32 then return redis.error_reply('BADARG count_due rest') end
+for i = rest, #ARGV do
+  if not string.find(ARGV[i], '^%d+$') or #ARGV[i] > 16 then
+    return redis.error_reply('BADARG count_due rest')
+  end
+end
+local now = clock.now(meta)
+local reply = {'ok', now}
+for i = rest, #ARGV do
+  local last, count = string.format('%.0f', now + tonumber(ARGV[i])), 0
+  for k = 1, #due do
+    count = count + redis.call('ZCOUNT', due[k], string.format('(%.0f', now), last)
+  end
+  reply[#reply + 1] = count
+end
+return reply

@@ -1,0 +1,73 @@
+-- What was asked of a job beside its due time: a line of words `name=value`.
+--
+--   x=+N   it begins within N microseconds of its due time, or never
+--   x=@N   it begins by N, or never
+--   e=N    it did not begin in time, and was cancelled at N
+--   g=NAME it is of this group
+--   n=N    of which N may run at once, as it was asked with this job
+--   k=...  the key under which calls fold (`dedup`), always followed by how:
+--   f=uk,f it is unique: others are kept out (k), or replace it (r), or are rejected (x), until it
+--          has ended (f) or begun (s), or for so many microseconds
+--   f=dQ,M it is put off until no call has come for Q microseconds, and by M at most (0: any time)
+--   f=tN,P N of them in P microseconds
+--   f=gQ,M,S  as d, and the items of up to S calls are run together
+--   d=-    it waits for others, and so does not fold; behind that, or in its place, one letter for
+--          each that holds: `f` their failing does not matter, `c` nor does their being cancelled,
+--          `a` it is to run only if one of them fails, and as soon as it does
+--   w=+N   of one that waits for others: when it is due, counted from when it is freed; or w==N
+--   p=N    and its priority
+--   c=id   it was cancelled, because this job that it waited for did not end as it should have
+local constraints = {}
+
+local ASKED = {x = {'^[+@]%d+$'}, g = {'^[^%s%c{}]+$'}, n = {'^[1-9]%d*$'}, d = {'^[-fca]+$'},
+  k = {'^%S+$'},
+  f = {'^u[krx],[fs]$', '^u[krx],%d+$', '^d%d+,%d+$', '^t[1-9]%d*,[1-9]%d*$',
+    '^g%d+,%d+,[1-9]%d*$'}}
+local NOTED = {e = {'^%d+$'}, w = {'^[+=]%d+$'}, p = {'^%d$'}, c = {'^%S+$'}}
+-- With a key, or with a parent, and all that may stand beside these, there is room to spare.
+local LONGEST, VALUE = 1200, {g = 128, n = 6, k = 800, f = 45, c = 300}
+
+local function read(line, is_known)
+  local count = 0
+  for word in string.gmatch(line, '[^ ]+') do
+    local name, value = string.match(word, '^(%l)=(%S+)$')
+    local fits = false
+    for _, form in ipairs(name and is_known(name) or {}) do
+      fits = fits or string.find(value, form) ~= nil
+    end
+    if not fits or #value > (VALUE[name] or 17)
+      or (name == 'f' and string.find(value, string.rep('%d', 17))) then
+      return false
+    end
+    count = count + 1
+  end
+  local _, keys = string.gsub(' ' .. line, ' k=', '')
+  local _, ways = string.gsub(' ' .. line, ' f=', '')
+  return count > 0 and #line <= LONGEST and keys == ways and keys <= 1
+    and (keys == 0 or (string.find(line, 'k=%S+ f=') ~= nil
+      and not string.find(' ' .. line, ' d=', 1, true)))
+end
+
+-- Whether a caller may ask this.
+function constraints.valid(line)
+  return read(line, function(name) return ASKED[name] end)
+end
+
+-- Whether this can stand in the hash.
+function constraints.is_one(line)
+  return read(line, function(name) return ASKED[name] or NOTED[name] end)
+end
+
+-- What a line says under a name, or nil.
+function constraints.value(line, name)
+  return line and string.match(' ' .. line, ' ' .. name .. '=(%S+)')
+end
+
+-- By when a job that is due at `due` must have begun, or nil; `due` is nil while that is not known.
+function constraints.begins_by(line, due)
+  local way, us = string.match(constraints.value(line, 'x') or '', '^([+@])(%d+)')
+  if not us or (way == '+' and not due) then return nil end
+  return way == '+' and due + tonumber(us) or tonumber(us)
+end
+
+return constraints

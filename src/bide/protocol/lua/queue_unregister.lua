@@ -1,0 +1,7 @@
+-- queue_unregister: take queues off the list of those that are in use.
+-- @key   queues   removes
+-- @rest  queue
+-- @reply ok
+
+for i = rest, #ARGV do redis.call('HDEL', queues, ARGV[i]) end
+return {'ok'}

@@ -1,7 +1,0 @@
--- unregister: take queues off the list of those that are in use.
--- @key   queues   removes
--- @rest  queue
--- @reply ok
-
-for i = rest, #ARGV do redis.call('HDEL', queues, ARGV[i]) end
-return {'ok'}

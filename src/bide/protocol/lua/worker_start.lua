@@ -1,0 +1,7 @@
+-- worker_start: what a worker must know of a queue and its server before it serves the queue.
+-- @key   meta  reads the kind
+-- @reply ok kind policy, each `-` where there is none, or INFO is denied
+
+local info = redis.pcall('INFO', 'memory')
+local policy = type(info) == 'string' and string.match(info, 'maxmemory_policy:(%S+)')
+return {'ok', redis.call('HGET', meta, 'kind') or '-', policy or '-'}
