@@ -305,10 +305,10 @@ def test_none_of_a_range_is_passed_over_while_others_leave_it(
                 mail.fetch(id).cancel()
         return between(*args)
 
-    monkeypatch.setattr("bide.web.selection.job_commands.between", read)
+    monkeypatch.setattr("bide.web.selection.job_commands.list_due", read)
     asked = desk.post(verb="promote", **RANGE)
     assert "Run now 40 jobs" in asked.text
-    monkeypatch.setattr("bide.web.selection.job_commands.between", between)
+    monkeypatch.setattr("bide.web.selection.job_commands.list_due", between)
     assert f"{40 - leave} jobs made due now" in desk.post(**sure(asked)).text
 
 

@@ -108,7 +108,7 @@ class Shared(Stand):
         self._mark = f"{linux.MARK}={house._mark}".encode()
         SHARED.add(self._mark)
         count = len(house.slots) * (2 if self.executor == "fork" else 1)
-        eventually(lambda: len(forked_by(house._nursery.pid)) == count)
+        eventually(lambda: len(forked_by(house._fork_server.pid)) == count)
         self._fresh = self._open()
         return self
 
@@ -133,7 +133,7 @@ class Shared(Stand):
         passing = ("socket:", "/proc/")
         here = [what for what in descriptors().values() if not what.startswith(passing)]
         children = [len(descriptors(slot.pid)) for slot in house.slots]
-        return len(here), len(descriptors(house._nursery.pid)), max(children)
+        return len(here), len(descriptors(house._fork_server.pid)), max(children)
 
     def __exit__(self, *exc: Any) -> None:
         self._working.__exit__(*exc)

@@ -459,7 +459,7 @@ class ProcessPool:
             elif isinstance(reply, InitFailed):
                 self._on_init_failed(BideError(f"A child cannot begin: {reply.why}"))
             else:
-                self.slots[reply.slot].leaves(reply.pid)
+                self.slots[reply.slot].on_leaving(reply.pid)
                 self._changed()
         if replies:
             self._heard(replies)
