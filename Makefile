@@ -17,7 +17,7 @@ PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
 # How many processes run the tests, which mostly wait; 0: all in the one that was started.
-JOBS ?= 2
+JOBS ?= $(shell echo $$((3 * $$(nproc 2>/dev/null || echo 2))))
 
 # An environment that was left half-made, has lost its Python or came here from another directory
 # is made again. The stamp, written last, holds the directory it was made in.
@@ -27,24 +27,31 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test everywhere oldest check format docs fuzz mutants bench chaos clean
+.PHONY: help demo test slow test-all everywhere oldest check format docs fuzz mutants bench chaos clean
 
 help:  ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/has-embedded  ## See it run, on a server of its own
 	@$(PY) -m bide demo $(ARGS)
 
-test: $(VENV)/has-dev $(VENV)/has-browser  ## Run the tests (ARGS="-k embedded -x")
-	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
+test: $(VENV)/has-dev  ## Run the tests, each behaviour once (ARGS="-k embedded -x")
+	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
+
+slow: $(VENV)/has-dev $(VENV)/has-browser  ## Run what takes longer: all servers, chaos, fuzz, browser
+	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m slow $(ARGS)
+
+test-all:  ## Run all tests, as continuous integration does
+	@$(MAKE) test
+	@$(MAKE) slow
 
 everywhere: $(VENV)/has-dev  ## Run what concerns servers on all of them, through both executors
-	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q tests/conformance tests/servers $(ARGS)
+	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile tests/conformance tests/servers $(ARGS)
 
-oldest:  ## Run the tests on the oldest client library that is supported
+oldest:  ## Run the same with the oldest client library that is supported
 	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev
 	@.venv-oldest/bin/python -m pip --disable-pip-version-check --quiet install 'redis[hiredis]==5.2.0'
-	@.venv-oldest/bin/python -m pytest -q $(ARGS)
+	@.venv-oldest/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
 
 check: $(VENV)/has-dev $(VENV)/has-node  ## Check format, style, layers and types
 	$(PY) -m ruff format --check .

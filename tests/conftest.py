@@ -6,7 +6,8 @@
 - ``tmp_server``: starts servers that the test may kill and restart.
 
 The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-server ("redis").
-``BIDE_TEST_SERVERS`` narrows them ("valkey", or "redis,valkey").
+``BIDE_TEST_SERVERS`` narrows them ("valkey", or "redis,valkey"). `make test` uses the first of them:
+a test on another server has the mark ``slow``, as has each test that takes more than a second or so.
 """
 
 from __future__ import annotations
@@ -60,6 +61,12 @@ def _binaries() -> dict[str, str]:
 
 BINARIES = _binaries()
 
+SERVERS = [
+    pytest.param(name, marks=() if place == 0 else pytest.mark.slow)
+    for place, name in enumerate(BINARIES)
+]
+"""The names of the servers, to parametrize by: `make test` uses the first."""
+
 
 @pytest.fixture(scope="session")
 def server_for() -> Iterator[ServerFor]:
@@ -72,7 +79,7 @@ def server_for() -> Iterator[ServerFor]:
         yield start
 
 
-@pytest.fixture(scope="session", params=list(BINARIES))
+@pytest.fixture(scope="session", params=SERVERS)
 def server(request: pytest.FixtureRequest, server_for: ServerFor) -> Server:
     name: str = request.param
     return server_for(name)

@@ -69,7 +69,18 @@ def url_of(server_for: ServerFor) -> Iterator[Callable[[str], str]]:
         yield start
 
 
-@pytest.fixture(params=_places(), ids=lambda place: f"{place.server}-{place.kind}")
+def _is_slow(place: Place) -> bool:
+    """Whether only `make test-all` runs the tests there."""
+    return place.server != next(iter(BINARIES))
+
+
+_PARAMS = [
+    pytest.param(place, id="-".join(place), marks=pytest.mark.slow if _is_slow(place) else ())
+    for place in _places()
+]
+
+
+@pytest.fixture(params=_PARAMS)
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.param
     return found

@@ -122,6 +122,22 @@ def test_every_promise_names_a_test_and_every_other_says_what_to_do_instead() ->
         assert "*Instead*" in part, part.splitlines()[0]
 
 
+def _is_quick(file: str, name: str) -> bool:
+    """Whether `make test` runs a test."""
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    marks = [n for n in tree.body if isinstance(n, ast.Assign) and "pytestmark" in ast.unparse(n)]
+    tests = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    marks += [mark for test in tests if test.name == name for mark in test.decorator_list]
+    return not any("mark.slow" in ast.unparse(mark) for mark in marks)
+
+
+def test_make_test_holds_every_promise() -> None:
+    promised, _ = _text(DOCS / "guarantees.md").split("## What is not promised")
+    for part in promised.split("\n### ")[1:]:
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", part)
+        assert any(_is_quick(*test) for test in tests), part.splitlines()[0]
+
+
 # -- completeness
 
 

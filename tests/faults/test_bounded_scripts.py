@@ -36,7 +36,7 @@ from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import DEFAULT_PRIORITY, keys_of
 from bide.protocol.scripts import names
 from bide.worker.notes import MAX_BYTES as MAX_SAID_BYTES
-from tests.conftest import BINARIES
+from tests.conftest import BINARIES, SERVERS
 from tests.faults import other_release
 from tests.faults.fill import fill, fill_groups
 from tests.faults.legal import assert_legal
@@ -131,7 +131,7 @@ def _least(one: list[int], other: list[int]) -> list[int]:
     return min(one, other, key=max)
 
 
-@pytest.fixture(params=BINARIES)
+@pytest.fixture(params=SERVERS)
 def hollow(request: pytest.FixtureRequest, tmp_server: Callable[..., Server]) -> Iterator[Full]:
     """Before it is filled."""
     server = tmp_server(binary=BINARIES[request.param])

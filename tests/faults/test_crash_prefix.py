@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from bide.embedded import Server
-from tests.conftest import BINARIES
+from tests.conftest import BINARIES, SERVERS
 from tests.faults.legal import Holding, assert_legal
 from tests.faults.resp import end_of_message
 from tests.faults.workload import Workload
@@ -62,7 +62,7 @@ def inner_cuts(
         yield at, max(i for i, (end, _) in enumerate(after) if end <= at)
 
 
-@pytest.mark.parametrize("name", BINARIES)
+@pytest.mark.parametrize("name", SERVERS)
 def test_every_prefix_of_the_log_is_the_state_between_two_scripts(
     tmp_path: Path, name: str
 ) -> None:

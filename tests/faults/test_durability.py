@@ -22,7 +22,7 @@ from bide import (
 from bide.embedded import Server
 from bide.model import options
 from bide.protocol.keys import keys_of
-from tests.conftest import BINARIES
+from tests.conftest import BINARIES, SERVERS
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
@@ -34,7 +34,7 @@ TASK = "shop:send"
 KEYS = keys_of("mail")
 
 
-@pytest.fixture(scope="module", params=BINARIES)
+@pytest.fixture(scope="module", params=SERVERS)
 def servers(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with pair(BINARIES[request.param]) as two:
         yield two
@@ -266,7 +266,7 @@ def fsyncs(name: str) -> bool:
     return name == "valkey"
 
 
-@pytest.mark.parametrize("name", BINARIES)
+@pytest.mark.parametrize("name", SERVERS)
 def test_the_disk(name: str, tmp_server: Callable[..., Server]) -> None:
     server = tmp_server(binary=BINARIES[name], persist=True)
     queue = Queue("mail", url=server.url)

@@ -18,7 +18,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
-from tests.conftest import BINARIES
+from tests.conftest import BINARIES, SERVERS
 from tests.faults.crew import JOBS, Crew
 from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal, hold
@@ -63,7 +63,7 @@ class Tank:
         return ids
 
 
-@pytest.fixture(params=BINARIES)
+@pytest.fixture(params=SERVERS)
 def tank(request: pytest.FixtureRequest, tmp_server: Callable[..., Server]) -> Iterator[Tank]:
     tank = Tank(tmp_server(binary=BINARIES[request.param]).url)
     yield tank
