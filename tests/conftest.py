@@ -6,8 +6,9 @@
 - ``tmp_server``: starts servers that the test may kill and restart.
 
 The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-server ("redis").
-``BIDE_TEST_SERVERS`` narrows them ("valkey", or "redis,valkey"). `make test` uses the first of them:
-a test on another server has the mark ``slow``, as has each test that takes more than a second or so.
+``BIDE_TEST_SERVERS`` narrows them ("valkey", or "redis,valkey"). `make test` uses the first of
+them. A test on another server has the mark ``slow``, as has each test that takes more than a second
+or so.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ WHOLE = 600.0  # seconds that a whole demo may take before it counts as never
 SLOWLY = ("--speed", "0.01")  # no worker is killed while a test looks
 NO_REDELIVERY = Path(__file__).parent / "no_redelivery"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
 
 
 @pytest.fixture

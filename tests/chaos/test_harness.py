@@ -46,6 +46,7 @@ def test_a_seed_has_one_load() -> None:
     assert load(7) == load(7) != load(8)
 
 
+@pytest.mark.slow
 def test_the_schedule_is_printed_and_is_the_same_again() -> None:
     def told(*more: str) -> str:
         command = [sys.executable, "-m", "tests.chaos", "worker-killed", "--seed", "7", "--plan"]

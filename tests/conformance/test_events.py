@@ -315,6 +315,7 @@ def test_what_is_long_is_cut(q: Probe) -> None:
     assert max(len(fields[b"e"]) for _, fields in entries) < 400
 
 
+@pytest.mark.slow
 def test_the_stream_is_bounded_by_count_and_by_bytes(q: Probe) -> None:
     """Of jobs with the longest ids and workers with the longest names there are."""
     q.listen()

@@ -25,6 +25,7 @@ def test_every_script_of_a_queue_looks() -> None:
     assert {name for name in of_queues if "meta" not in load(name).keys} == OF_WORKERS_ALONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in COMMANDS if "meta" in load(n).keys])
 def test_a_newer_schema_is_refused_and_nothing_is_touched(q: Probe, name: str) -> None:
     q.add("b")

@@ -133,6 +133,7 @@ def test_a_verb_leads_where_the_table_says(q: Probe, verb: str, start: State, en
     assert state_of(q) is end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "state"), FORBIDDEN)
 def test_and_from_no_other_state_anywhere(q: Probe, verb: str, state: State) -> None:
     if (verb, state) == ("reschedule", State.BLOCKED):

@@ -372,6 +372,7 @@ def test_plain_and_unique_jobs_in_one_call_come_to_what_each_alone_would(q: Prob
     assert q.taken() == ["a", "b", "d"]
 
 
+@pytest.mark.slow
 def test_entries_that_hold_nothing_do_not_gather(q: Probe) -> None:
     """Those that hold something stay."""
     for i in range(30):

@@ -110,6 +110,7 @@ def test_many_share_scripts_and_a_trip(
     assert told("commands a job", used.total() / JOBS, 1.05)
 
 
+@pytest.mark.slow
 def test_a_busy_worker_makes_a_trip_a_batch(
     queue: Queue, direct: redis.Redis, trips: Counter[str]
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_delayed_job_takes_few_bytes(queue: Queue, direct: redis.Redis) -> Non
     assert told("bytes a delayed job", (used() - before) / count, 170 if is_valkey else 265)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 8])
 def test_a_job_wakes_one_worker(queue: Queue, direct: redis.Redis, workers: int) -> None:
     """Whatever else waits sleeps on; what idle workers do by themselves is the rest."""

@@ -110,6 +110,7 @@ def direct(url: str) -> Any:
         yield direct
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_a_job(queue: Queue, direct: redis.Redis, kind: str) -> None:
     make, runs, to_add, to_run = CASES[kind]

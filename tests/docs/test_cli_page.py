@@ -100,6 +100,7 @@ def test_every_section_that_tells_of_json_is_tried() -> None:
     assert {heading for heading in SECTIONS if _fields(heading)} == CALLS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heading", CALLS)
 def test_json_has_the_fields_that_the_page_says(
     heading: str, url: str, direct: redis.Redis, tmp_path: Path

@@ -20,6 +20,7 @@ from tests.docs.pages import ROOT
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_an_example_prints_what_it_says(example: Path, one_url: str) -> None:
     told = ast.get_docstring(ast.parse(example.read_text("utf-8"))) or ""

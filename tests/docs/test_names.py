@@ -154,6 +154,7 @@ def test_a_page_shows_commands_that_there_are(page: str) -> None:
         reader.check(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", NAMES)
 def test_a_page_denies_nothing_that_there_is(page: str) -> None:
     true = TRUE.get(page, "\0")

@@ -36,6 +36,7 @@ def _steps(name: str) -> list[Step]:
     return steps((ROOT / name).read_text("utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n for n in NAMES if any(not isinstance(s, Skipped) for s in _steps(n))]
 )

@@ -125,9 +125,12 @@ def test_every_promise_names_a_test_and_every_other_says_what_to_do_instead() ->
 def _is_quick(file: str, name: str) -> bool:
     """Whether `make test` runs a test."""
     tree = ast.parse((ROOT / file).read_text("utf-8"))
-    marks = [n for n in tree.body if isinstance(n, ast.Assign) and "pytestmark" in ast.unparse(n)]
-    tests = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    marks += [mark for test in tests if test.name == name for mark in test.decorator_list]
+    marks: list[ast.AST] = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node):
+            marks.append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            marks += node.decorator_list
     return not any("mark.slow" in ast.unparse(mark) for mark in marks)
 
 

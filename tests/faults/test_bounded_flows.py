@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
+import pytest
+
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import dependencies as dependency_commands
 from bide.protocol.commands import enqueue as enqueue_commands
@@ -15,6 +17,8 @@ from tests.faults.legal import assert_legal
 from tests.faults.look import members
 from tests.faults.test_bounded_scripts import KEYS, MOST_US, OF_FLOWS, Full, hollow
 from tests.faults.verbs import enqueue_all
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["hollow"]
 WIDE, WIDEST = 2_000, 10_000

@@ -159,6 +159,7 @@ def test_what_fills_the_queue_is_legal(one_url: str, direct: redis.Redis) -> Non
     assert len(holding.ids) == 180
 
 
+@pytest.mark.slow
 def test_no_script_takes_long(full: Full) -> None:
     _time_listening(full)
     time_schedules(full)

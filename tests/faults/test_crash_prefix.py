@@ -62,6 +62,7 @@ def inner_cuts(
         yield at, max(i for i, (end, _) in enumerate(after) if end <= at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 def test_every_prefix_of_the_log_is_the_state_between_two_scripts(
     tmp_path: Path, name: str

@@ -55,6 +55,7 @@ def consumer(url: str, how: str) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
+@pytest.mark.slow
 def test_what_a_killed_consumer_held_comes_back_after_its_lease(
     pile: DelayQueue, one_url: str, direct: redis.Redis
 ) -> None:
@@ -78,6 +79,7 @@ def test_what_a_killed_consumer_held_comes_back_after_its_lease(
     assert_legal(direct, "orders")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["pop", "take"])
 def test_many_processes_never_receive_the_same(
     pile: DelayQueue, one_url: str, direct: redis.Redis, how: str
@@ -92,6 +94,7 @@ def test_many_processes_never_receive_the_same(
     assert_legal(direct, "orders")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["pop", "take"])
 def test_threads_that_share_one_never_receive_the_same(pile: DelayQueue, how: str) -> None:
     pile.push_many(range(800))
@@ -114,6 +117,7 @@ def test_threads_that_share_one_never_receive_the_same(pile: DelayQueue, how: st
     assert sorted(got) == [*range(800)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["pop", "take"])
 def test_tasks_that_share_one_never_receive_the_same(one_url: str, how: str) -> None:
     got: list[int] = []

@@ -89,6 +89,7 @@ def server_time(direct: redis.Redis) -> float:
     return whole + us / 1e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num", [1, 2])
 def test_what_each_passes_over_comes_later_and_later_with_a_warning(
     portal: Any,
@@ -226,6 +227,7 @@ def test_each_ends_by_close_however_much_there_is(one_url: str, direct: redis.Re
     pile.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["refuse", "hold"])
 def test_close_takes_a_second_at_most_when_the_server_is_away(
     portal: Any, kind: str, proxy: Proxy, one_url: str, trouble: str, witness: Witness

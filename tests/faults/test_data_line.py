@@ -75,6 +75,7 @@ def line(
         proxy.behave()
 
 
+@pytest.mark.slow
 def test_what_is_pushed_is_there_once(line: Line) -> None:
     for _ in line.each_round():
         line.arm()
@@ -84,6 +85,7 @@ def test_what_is_pushed_is_there_once(line: Line) -> None:
         assert_legal(line.direct, "orders")
 
 
+@pytest.mark.slow
 def test_what_is_popped_is_returned_once(line: Line) -> None:
     for _ in line.each_round():
         line.good.push_many(range(20))
@@ -94,6 +96,7 @@ def test_what_is_popped_is_returned_once(line: Line) -> None:
         assert_legal(line.direct, "orders")
 
 
+@pytest.mark.slow
 def test_what_is_taken_is_exactly_what_is_held(line: Line) -> None:
     for _ in line.each_round():
         line.good.push_many(range(20))
@@ -106,6 +109,7 @@ def test_what_is_taken_is_exactly_what_is_held(line: Line) -> None:
         assert line.good.pop(num=50) == [*range(8, 20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["ack", "nack", "fail", "extend"])
 def test_an_answer_counts_once(line: Line, how: str) -> None:
     for _ in line.each_round():

@@ -175,6 +175,7 @@ def test_what_was_confirmed_outlives_a_failover() -> None:
         assert set(kept) <= holding.due.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cluster", "sentinel"])
 def test_what_was_confirmed_is_there_when_its_master_has_died(kind: str) -> None:
     """The wait goes to the node that the script went to, wherever that is."""
@@ -244,6 +245,7 @@ def test_what_its_user_may_not_do_is_refused(two: Pair, without: str) -> None:
     queue.close()
 
 
+@pytest.mark.slow
 def test_a_replica_that_has_gone_is_missed(two: Pair, queue: Queue) -> None:
     """Though it was there a moment ago: the script looks each time before it writes."""
     assert queue.enqueue(TASK, job_id="a", durability="replica").confirmed == "replica"

@@ -89,6 +89,7 @@ def produce(queue: Queue, count: int = 3) -> list[str | None]:
     return [queue.enqueue("app:task", n, delay=3600).id for n in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
 def test_on_a_bad_line_each_event_is_read_once(
     lose: str, proxy: Proxy, one_url: str, follow: Callable[..., Follower]
@@ -109,6 +110,7 @@ def test_on_a_bad_line_each_event_is_read_once(
     direct.close()
 
 
+@pytest.mark.slow
 def test_a_listener_whose_connection_is_cut_again_and_again(
     proxy: Proxy, one_url: str, follow: Callable[..., Follower]
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_server_that_forgets_everything_leaves_a_gap(
     queue.close()
 
 
+@pytest.mark.slow
 def test_a_listener_that_was_killed_goes_on_where_it_was(one_url: str) -> None:
     queue = Queue("mail", url=one_url)
     with queue.events(name="reader") as events:
@@ -175,6 +178,7 @@ def test_a_listener_that_was_killed_goes_on_where_it_was(one_url: str) -> None:
     queue.close()
 
 
+@pytest.mark.slow
 def test_a_lost_reply_tells_nothing_twice(line: Line) -> None:
     """The executor repeats each verb until it has an answer."""
     for _ in line.each_round():

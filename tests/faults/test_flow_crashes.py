@@ -200,6 +200,7 @@ def test_a_worker_that_dies_while_it_asks_asks_again(stage: Stage) -> None:
         assert stage.ran == ["a", "z"]
 
 
+@pytest.mark.slow
 def test_an_enqueue_across_queues_adds_its_job_once_whatever_is_lost(line: Line) -> None:
     rounds = 0
     for _ in line.each_round():
@@ -216,6 +217,7 @@ def test_an_enqueue_across_queues_adds_its_job_once_whatever_is_lost(line: Line)
     assert rounds > 5
 
 
+@pytest.mark.slow
 def test_one_that_waits_for_many_is_added_once_whatever_is_lost(line: Line) -> None:
     parents = [f"p{i:03}" for i in range(2 * enqueue_commands.CHUNK + 7)]
     for _ in line.each_round():
@@ -227,6 +229,7 @@ def test_one_that_waits_for_many_is_added_once_whatever_is_lost(line: Line) -> N
         assert edges == {f"<z {id}" for id in parents} | {f">{id} z" for id in parents}
 
 
+@pytest.mark.slow
 def test_flows_survive_workers_that_are_killed(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:

@@ -173,6 +173,7 @@ def test_what_runs_can_be_asked_to_end_and_what_has_ended_retried(tank: Tank) ->
     assert holding.waiters == {}
 
 
+@pytest.mark.slow
 def test_what_jobs_say_of_themselves_is_refused_and_they_run_on(tank: Tank, crew: Crew) -> None:
     """Nobody's job fails because its log lines had no room."""
     ids = tank.fill(f"{JOBS}:talks")
@@ -191,6 +192,7 @@ def test_expired_leases_are_reclaimed(tank: Tank) -> None:
     assert assert_legal(tank.direct, "mail").total("reclaimed") == 10
 
 
+@pytest.mark.slow
 def test_a_worker_starts_and_drains_the_backlog_and_then_there_is_room(
     tank: Tank, crew: Crew
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_worker_starts_and_drains_the_backlog_and_then_there_is_room(
     assert assert_legal(tank.direct, "mail").due.keys() == {job.id}
 
 
+@pytest.mark.slow
 def test_a_retry_that_a_full_server_must_take_is_taken(tank: Tank, crew: Crew) -> None:
     """It adds to a set, and records an error: but a place was given up first."""
     ids = tank.fill(f"{JOBS}:padded_fails")
@@ -218,6 +221,7 @@ def test_a_retry_that_a_full_server_must_take_is_taken(tank: Tank, crew: Crew) -
 # -- a server that would rather forget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 def test_a_worker_refuses_a_server_that_drops_jobs(tank: Tank, crew: Crew, policy: str) -> None:
     job = tank.queue.enqueue(f"{JOBS}:quick")
@@ -233,6 +237,7 @@ def test_a_worker_refuses_a_server_that_drops_jobs(tank: Tank, crew: Crew, polic
     assert crew.ledger.count("done") == {job.id: 1}
 
 
+@pytest.mark.slow
 def test_one_that_does_not_say_is_served(tank: Tank, crew: Crew) -> None:
     """INFO is denied where a user has few rights; `bide doctor` says so."""
     rights = {"keys": ["*"], "channels": ["*"], "commands": ["+@all", "-info"]}
@@ -317,6 +322,7 @@ def test_doctor_has_its_whole_table_where_a_disk_is_full(
     disk.mend()
 
 
+@pytest.mark.slow
 def test_a_worker_waits_until_the_server_can_save(tank: Tank, disk: Disk, crew: Crew) -> None:
     """What has run meanwhile is settled then, and does not run again."""
     job = tank.queue.enqueue(f"{JOBS}:held", "gate")

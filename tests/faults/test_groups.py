@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from bide import Queue
@@ -15,6 +16,7 @@ GROUPS, EACH, SINGLES = 12, 15, 60
 OPTIONS = ("-q", "mail", "--lease", "10m", "-c", "4")
 
 
+@pytest.mark.slow
 def test_groups_keep_their_order_whoever_dies(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:

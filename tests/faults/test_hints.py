@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, cast
 
+import pytest
 import redis
 
 from bide import Queue
@@ -14,6 +15,8 @@ from tests.faults.eventually import eventually
 from tests.faults.look import calls, scores
 from tests.faults.proxy import Proxy
 from tests.faults.witness import now_us
+
+pytestmark = pytest.mark.slow
 
 KEYS = keys_of("mail")
 HORIZON_US = 2_000_000

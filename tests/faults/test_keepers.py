@@ -20,6 +20,8 @@ from tests.faults.legal import assert_legal
 from tests.faults.look import members, scores, size
 from tests.faults.witness import now_us
 
+pytestmark = pytest.mark.slow
+
 KEEP = keys_of("mail")["keep"]
 PARK = keys_of("mail")["park"]
 DELAY = 2.5

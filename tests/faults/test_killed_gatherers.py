@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 import redis
 
 from bide import Queue
@@ -17,6 +18,7 @@ from tests.faults.legal import assert_legal
 COUNT, PRODUCERS = 300, 4
 
 
+@pytest.mark.slow
 def test_items_outlive_their_producers_and_their_workers(
     one_url: str, direct: redis.Redis, crew: Crew, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from bide import Queue
@@ -11,6 +12,8 @@ from tests.faults.eventually import eventually
 from tests.faults.ledger import Line
 from tests.faults.legal import assert_legal
 from tests.faults.look import end_leases
+
+pytestmark = pytest.mark.slow
 
 KEYS = keys_of("mail")
 OPTIONS = ("-q", "mail", "--lease", "2s")

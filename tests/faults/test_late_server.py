@@ -40,6 +40,7 @@ def locked(one_url: str, direct: redis.Redis) -> Iterator[str]:
     direct.config_set("requirepass", "")
 
 
+@pytest.mark.slow
 def test_it_says_that_it_waits_and_serves_when_the_server_is_there(
     late: Server, crew: Crew
 ) -> None:
@@ -55,6 +56,7 @@ def test_it_says_that_it_waits_and_serves_when_the_server_is_there(
     assert worker.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_at_once(late: Server, crew: Crew, number: int) -> None:
     worker = crew.worker(late.url, "-q", "mail")
@@ -64,6 +66,7 @@ def test_a_signal_ends_it_at_once(late: Server, crew: Crew, number: int) -> None
     assert CUT_SHORT in worker.log
 
 
+@pytest.mark.slow
 def test_also_where_it_waits_for_a_reply(proxy: Proxy, direct: redis.Redis, crew: Crew) -> None:
     def connections() -> int:
         told: Any = direct.info("stats")
@@ -105,6 +108,7 @@ def test_it_waits_in_an_event_loop_beside_others(late: Server) -> None:
     assert asyncio.run(wait()) == 0
 
 
+@pytest.mark.slow
 def test_a_burst_does_not_wait(late: Server, crew: Crew) -> None:
     working = Later(lambda: Worker("mail", url=late.url).work(burst=True))
     with pytest.raises(ServerUnavailable, match="Cannot reach"):

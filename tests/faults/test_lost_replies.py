@@ -28,6 +28,8 @@ from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
 from tests.faults.verbs import empty_all, enqueue_all, settle_calls
 
+pytestmark = pytest.mark.slow
+
 QUEUE = "mail"
 KEYS = keys_of(QUEUE)
 LEASE_US = 60_000_000

@@ -18,6 +18,8 @@ from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.ledger import Ledger
 from tests.faults.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 
 class Left:
     """What there is now beyond what there was; descriptors only where the system lists them."""

@@ -41,6 +41,7 @@ def due_at_once(url: str, direct: redis.Redis, count: int) -> dict[str, int]:
     return priorities
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "concurrency"), [(100_000, 500), (2_000, 1)])
 def test_one_worker_runs_them_by_due_time_and_id_within_a_priority(
     one_url: str,

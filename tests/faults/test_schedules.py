@@ -21,6 +21,8 @@ from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ("-q", "mail", "--lease", "1s")
 FIRINGS = 160
 

@@ -14,6 +14,8 @@ from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def durable(tmp_server: Callable[..., Server]) -> Server:

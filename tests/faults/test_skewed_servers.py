@@ -22,6 +22,8 @@ from tests.faults.proxy import Proxy
 from tests.faults.replicas import Pair, pair
 from tests.faults.skewed import Clock
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3600.0
 LEASE = 2.0
 OPTIONS = ("-q", "mail", "--lease", f"{LEASE}s")

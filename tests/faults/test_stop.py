@@ -42,6 +42,7 @@ def forgotten(direct: redis.Redis, name: str) -> bool:
     return not any(other.startswith(f"{name}.") for other in known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_at_the_first_signal_what_runs_finishes_and_nothing_begins(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew, sig: int
@@ -62,6 +63,7 @@ def test_at_the_first_signal_what_runs_finishes_and_nothing_begins(
     assert forgotten(direct, worker.name)
 
 
+@pytest.mark.slow
 def test_at_the_second_signal_what_runs_is_given_back_without_using_an_attempt(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
@@ -84,6 +86,7 @@ def test_at_the_second_signal_what_runs_is_given_back_without_using_an_attempt(
     assert [line.pid for line in crew.ledger.lines("done")] == [second.pid] * 2
 
 
+@pytest.mark.slow
 def test_a_second_attempt_that_is_given_back_is_the_second_again(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_second_attempt_that_is_given_back_is_the_second_again(
     assert job.refresh().status == "completed"
 
 
+@pytest.mark.slow
 def test_at_the_end_of_its_grace_a_worker_gives_back_what_still_runs(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
@@ -112,6 +116,7 @@ def test_at_the_end_of_its_grace_a_worker_gives_back_what_still_runs(
     assert assert_legal(direct, "mail").due.keys() == {job.id for job in jobs}
 
 
+@pytest.mark.slow
 def test_a_job_that_is_deaf_to_being_cancelled_does_not_keep_the_process(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:
@@ -184,6 +189,7 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
     assert not forgotten(direct, "w1")
 
 
+@pytest.mark.slow
 def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back_at_the_stop(
     proxy: Proxy, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:

@@ -92,6 +92,7 @@ BUSY = "while True: pass"
 IDLE = "input()"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_who_shares_a_processor_waits_and_who_sleeps_does_not() -> None:
     with ExitStack() as stack:

@@ -18,6 +18,8 @@ from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
 from tests.faults.witness import now_us
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3600.0
 DELAY_US = 600_000
 LATE_US = 1_000_000

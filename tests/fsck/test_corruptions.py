@@ -34,6 +34,7 @@ LEFT = {("type", key(name)) for name in GLOBAL}
 """What nobody but a person can mend, besides what is unknown."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", CASES, ids=[each.name for each in CASES])
 def test_what_is_wrong_is_found_and_mended(each: Case, full: Full) -> None:
     check(each, full)
@@ -188,6 +189,7 @@ def test_ten_keys_of_another_type_are_one_too_many_to_set_aside(full: Full) -> N
     assert [full.direct.get(aside) for aside in KEYS.names["aside"]] == [b"not ours"] * 9
 
 
+@pytest.mark.slow
 def test_a_cluster_lets_each_key_be_looked_at_and_mended(
     tmp_server: Callable[..., Server],
 ) -> None:

@@ -21,6 +21,8 @@ from tests.faults.crew import JOBS, Crew
 from tests.faults.legal import assert_legal
 from tests.faults.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 KEYS = keys_of("mail")
 JOBS_EACH, STEPS = 200, 250
 

@@ -25,6 +25,7 @@ def _quiet() -> Iterator[None]:
     log.setLevel(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "count"), share(INPUTS).items())
 def test_nothing_crashes_hangs_or_harms_a_neighbour(target: str, count: int, one_url: str) -> None:
     attack(target, SEED, range(count), one_url)

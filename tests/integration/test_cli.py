@@ -14,6 +14,8 @@ import redis
 from bide import Queue
 from tests.integration.console import bide, error_of, said
 
+pytestmark = pytest.mark.slow
+
 
 def test_enqueue_then_work_then_info(home: Path, one_url: str) -> None:
     done = bide(home, "enqueue", "shop:greet", "world", "times=2", url=one_url)

@@ -71,6 +71,7 @@ def at_work(url: str, seeing: Queue) -> Iterator[None]:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_what_several_servers_ask_for_is_told_by_the_url(home: Path) -> None:
     plain = said(bide(home, "acl", "worker", url="redis://127.0.0.1:1"))
     assert "+role" not in plain
@@ -203,6 +204,7 @@ def test_an_operator_stops_what_runs(as_user: As, home: Path, queue: Queue) -> N
         assert "was asked to stop" in said(bide(home, "workers", "stop", name, url=operator))
 
 
+@pytest.mark.slow
 def test_an_operator_checks_and_repairs(
     as_user: As, home: Path, queue: Queue, raw: redis.Redis
 ) -> None:
@@ -226,6 +228,7 @@ def test_an_operator_checks_and_repairs(
 # -- what is refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "lacks", "needs"),
     [
@@ -319,6 +322,7 @@ def test_odd_names_are_meant_as_they_are(url: str, home: Path, name: str) -> Non
     assert inline(url, "ACL DELUSER odd") == b":1\r\n"
 
 
+@pytest.mark.slow
 def test_without_a_queue_it_is_all_of_a_prefix(one_url: str, home: Path) -> None:
     shown = said(bide(home, "acl", "worker", "--prefix", "shop", "--json"))
     (user,) = json.loads(shown)["users"]

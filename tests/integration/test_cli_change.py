@@ -138,6 +138,7 @@ def test_changes_are_reported_as_json(home: Path, one_url: str, mail: Queue) -> 
 # -- in bulk
 
 
+@pytest.mark.slow
 def test_in_bulk_the_count_is_shown_and_asked_first(home: Path, one_url: str, mail: Queue) -> None:
     made = delayed(mail, 3)
     args = ("jobs", "cancel", "-q", "mail", "-s", "delayed")

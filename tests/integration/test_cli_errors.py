@@ -16,6 +16,7 @@ from tests.integration.console import at_terminal, bide, environment, error_of, 
 ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
@@ -65,6 +66,7 @@ def test_a_setting_in_the_file_that_cannot_be_meant(home: Path, one_url: str) ->
     assert "secret" not in message
 
 
+@pytest.mark.slow
 def test_an_error_prints_no_control_characters(home: Path, one_url: str) -> None:
     message = error_of(bide(home, "enqueue", f"shop:{ESCAPES}", url=one_url), 2)
     assert message.isprintable()
@@ -72,6 +74,7 @@ def test_an_error_prints_no_control_characters(home: Path, one_url: str) -> None
     assert message.isprintable()
 
 
+@pytest.mark.slow
 def test_help_and_version_are_no_errors_and_show_no_setting(home: Path) -> None:
     for args in ([], ["--help"], ["queues"], ["queues", "ls", "-h"], ["worker", "--help"]):
         done = bide(home, *args, url="redis://u:secret@host")
@@ -79,6 +82,7 @@ def test_help_and_version_are_no_errors_and_show_no_setting(home: Path) -> None:
         assert "secret" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(home: Path, one_url: str) -> None:
     program = subprocess.Popen(
         [sys.executable, "-m", "bide", "info"],

@@ -85,6 +85,7 @@ def test_items_of_data_are_shown_with_their_data(home: Path, one_url: str) -> No
 # -- ls
 
 
+@pytest.mark.slow
 def test_jobs_are_listed_by_what_may_need_a_look(home: Path, one_url: str, mail: Queue) -> None:
     failed = mail.enqueue("shop:boom", "no such order")
     done = mail.enqueue("shop:greet")
@@ -109,6 +110,7 @@ def test_queues_and_states_narrow_it(home: Path, one_url: str, mail: Queue) -> N
     other.close()
 
 
+@pytest.mark.slow
 def test_filters_narrow_it(home: Path, one_url: str, mail: Queue) -> None:
     a = mail.enqueue("shop:boom", "no such order")
     b = mail.enqueue("shop:boom", "KeyError: [x]")
@@ -159,6 +161,7 @@ def test_no_job_is_said_aside(home: Path, one_url: str, mail: Queue) -> None:
     assert read(home, one_url, "jobs", "ls", "-s", "failed") == []
 
 
+@pytest.mark.slow
 def test_at_a_terminal_lines_fit_and_ids_are_whole(home: Path, one_url: str, mail: Queue) -> None:
     job = mail.enqueue("shop:boom", HOSTILE * 20)
     work(home, one_url)
@@ -172,6 +175,7 @@ def test_at_a_terminal_lines_fit_and_ids_are_whole(home: Path, one_url: str, mai
         assert line.isprintable()
 
 
+@pytest.mark.slow
 def test_colours_are_for_terminals(home: Path, one_url: str, mail: Queue) -> None:
     mail.enqueue("shop:greet")
     assert "\x1b[" in at_terminal(home, "jobs", "ls", url=one_url).text
@@ -183,6 +187,7 @@ def test_colours_are_for_terminals(home: Path, one_url: str, mail: Queue) -> Non
 # -- show
 
 
+@pytest.mark.slow
 def test_a_job_is_shown_whole(home: Path, one_url: str, mail: Queue) -> None:
     job = mail.enqueue("shop:greet", "Zoë 🦉", times=2, priority=7, meta={"order": 3})
     work(home, one_url)
@@ -215,6 +220,7 @@ def test_what_its_producer_said_of_it_is_shown(home: Path, one_url: str, mail: Q
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_failed_job_shows_its_attempts_log_and_progress(
     home: Path, one_url: str, mail: Queue
 ) -> None:

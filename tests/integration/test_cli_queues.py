@@ -136,6 +136,7 @@ def test_limits_that_cannot_be_meant_are_refused(home: Path, one_url: str, mail:
     assert "There is no queue" in error_of(bide(home, "queues", "limit", "post", url=one_url), 3)
 
 
+@pytest.mark.slow
 def test_a_hold_is_shown_and_ended(home: Path, one_url: str) -> None:
     queue = Queue("mail", url=one_url)
     job = queue.enqueue(surface.hold_once, 3600)
@@ -153,6 +154,7 @@ def test_a_hold_is_shown_and_ended(home: Path, one_url: str) -> None:
     assert "held for" not in said(bide(home, "queues", "ls", url=one_url))
 
 
+@pytest.mark.slow
 def test_emptying_says_first_what_it_would_remove(home: Path, one_url: str, mail: Queue) -> None:
     mail.enqueue("shop:greet", depends_on=mail.jobs("delayed", count=1))
     done = bide(home, "queues", "purge", "mail", "--dry-run", url=one_url)
@@ -165,6 +167,7 @@ def test_emptying_says_first_what_it_would_remove(home: Path, one_url: str, mail
     assert mail.counts().delayed == 3
 
 
+@pytest.mark.slow
 def test_emptying_asks_and_does_it(home: Path, one_url: str, mail: Queue) -> None:
     shown = at_terminal(home, "queues", "purge", "mail", url=one_url, types={"[y/N]": "y\n"})
     assert shown.code == 0
@@ -233,6 +236,7 @@ def test_one_that_gives_no_sign_of_life_is_marked_while_it_holds_a_job(
     assert "no live worker" in said(bide(home, "health", "-q", "mail", url=one_url), 1)
 
 
+@pytest.mark.slow
 def test_a_worker_is_asked_to_stop(home: Path, one_url: str) -> None:
     queue = Queue("work", url=one_url)
     with at_work(queue, name="web1") as one, at_work(queue, name="web2") as two:
@@ -366,6 +370,7 @@ def test_a_shell_gets_its_script(home: Path, shell: str) -> None:
     assert "_BIDE_COMPLETE" in script
 
 
+@pytest.mark.slow
 def test_queues_are_completed(home: Path, one_url: str, mail: Queue) -> None:
     def complete(words: str, url: str = one_url) -> str:
         count = str(len(words.split(" ")) - 1)

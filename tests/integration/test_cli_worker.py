@@ -11,6 +11,8 @@ import pytest
 from bide import Queue
 from tests.integration.console import at_terminal, bide, error_of, said
 
+pytestmark = pytest.mark.slow
+
 FILE = """
 [tool.bide]
 url = "{url}"

@@ -271,6 +271,7 @@ def test_a_wait_that_is_over_brings_nothing(pile: Any, witness: Witness) -> None
     assert time.monotonic() - began >= 0.2
 
 
+@pytest.mark.slow
 def test_whoever_waits_polls_nothing(pile: Any, raw: redis.Redis) -> None:
     pile.push("far", delay=3600)
 

@@ -86,6 +86,7 @@ def test_a_take_is_entered_once(one_url: str) -> None:
 # -- jobs among items, and items among jobs
 
 
+@pytest.mark.slow
 def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: str) -> None:
     queue = Queue("orders", url=url)
     popped = queue.enqueue(jobs.add, 1)
@@ -107,6 +108,7 @@ def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: st
     queue.close()
 
 
+@pytest.mark.slow
 def test_a_worker_fails_an_item_with_a_sentence_and_loses_nothing(pile: Any, url: str) -> None:
     queue = Queue("orders", url=url)
     job = queue.enqueue(jobs.add, 1)
@@ -138,6 +140,7 @@ def takes(pile: Any, how: str) -> list[Any]:
         return [item.data for item in items]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["pop", "take", "take and wait"])
 def test_whoever_takes_from_a_queue_of_jobs_is_told_and_leaves_it_as_it_was(
     pile: Any, url: str, raw: redis.Redis, how: str
@@ -184,6 +187,7 @@ def test_a_take_of_many_gives_back_the_jobs_it_need_not_fail(pile: Any, url: str
     queue.close()
 
 
+@pytest.mark.slow
 def test_a_worker_refuses_a_delay_queue_before_it_takes_anything(pile: Any, url: str) -> None:
     pile.push_many(range(50))
     other = Queue("other", url=url)

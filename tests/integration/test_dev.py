@@ -25,6 +25,8 @@ from bide.views.site import Site
 from tests.integration.console import bide, environment, error_of
 from tests.web.serving import Page
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from bide import Queue
 

@@ -60,6 +60,7 @@ def test_a_context_that_ends_says_goodbye_once(tmp_server: Start, witness: Witne
         events.__exit__()
 
 
+@pytest.mark.slow
 def test_awaited_goodbyes_take_about_a_second(tmp_server: Start, witness: Witness) -> None:
     server = tmp_server()
 

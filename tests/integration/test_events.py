@@ -20,6 +20,7 @@ from tests.integration.workers import Later, burst
 # -- iterating
 
 
+@pytest.mark.slow
 def test_the_life_of_a_job_as_it_happens(queue: Queue) -> None:
     with queue.events(timeout=0) as events:
         job = queue.enqueue(jobs.add, 1, 2)
@@ -38,6 +39,7 @@ def test_the_life_of_a_job_as_it_happens(queue: Queue) -> None:
     assert not listens(queue)
 
 
+@pytest.mark.slow
 def test_what_a_running_job_says_and_asks_of_itself(queue: Queue) -> None:
     with queue.events(kinds=("progress", "retried", "rescheduled"), timeout=0) as events:
         queue.enqueue(jobs.half_way)
@@ -94,6 +96,7 @@ def test_one_goes_on_where_it_was(queue: Queue) -> None:
         assert [e.job_id for e in again] == [fourth.id], "one may iterate again"
 
 
+@pytest.mark.slow
 def test_a_gap_is_told_whatever_was_asked_for(queue: Queue) -> None:
     with queue.events(timeout=0) as events:
         queue.enqueue(jobs.add, 1, 1, delay=60)

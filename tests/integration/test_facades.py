@@ -103,6 +103,7 @@ def test_many_are_rescheduled_and_promoted(queue: Facade) -> None:
         queue.reschedule_many(ids, delay=1, at=at)
 
 
+@pytest.mark.slow
 def test_many_are_retried(queue: Facade, worker_queue: Queue) -> None:
     ids = add(queue, MANY)
     assert burst(worker_queue) == MANY
@@ -182,6 +183,7 @@ def test_a_job_is_moved_cancelled_retried_and_deleted(queue: Facade) -> None:
         call(job.refresh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "args", "text"),
     [
@@ -208,6 +210,7 @@ def test_what_has_not_ended_is_not_retried(queue: Facade) -> None:
             queue.call(verb)
 
 
+@pytest.mark.slow
 def test_a_wait_that_finds_its_job_running_again_goes_on(
     queue: Facade, worker_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ def scene(
         yield play(tmp_path_factory.mktemp("shop"), server.url, request.param)
 
 
+@pytest.mark.slow
 @BOTH
 def test_each_attempt_that_raised_is_heard_of(scene: Scene, kind: str) -> None:
     first, second = scene.heard(name := f"raises{kind}")
@@ -275,6 +276,7 @@ def test_a_job_that_is_killed_because_it_ran_too_long_is_heard_of(scene: Scene) 
     assert "killed by SIGKILL" in one["message"]
 
 
+@pytest.mark.slow
 def test_pickled_arguments_are_not_read_again_after_a_crash(
     tmp_path: Path, one_url: str, signing: str
 ) -> None:
@@ -291,6 +293,7 @@ def test_pickled_arguments_are_not_read_again_after_a_crash(
     queue.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["auto", "process"])
 def test_a_job_whose_id_is_not_utf_8_fails_and_ends_no_worker(
     tmp_path: Path, one_url: str, direct: redis.Redis, executor: str
@@ -310,6 +313,7 @@ def test_a_job_whose_id_is_not_utf_8_fails_and_ends_no_worker(
         assert b"The id of this job is not UTF-8" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["auto", "process"])
 def test_a_crash_under_a_name_of_another_programs_is_heard_of(
     tmp_path: Path, one_url: str, direct: redis.Redis, executor: str

@@ -44,6 +44,7 @@ def other(url: str) -> Iterator[Queue]:
     other.close()
 
 
+@pytest.mark.slow
 def test_a_chain_runs_in_order_and_at_once(queue: Queue) -> None:
     steps = [queue.prepare(jobs.add, (n,), job_id=f"s{n}") for n in range(5)]
     added = queue.enqueue_many(chain(*steps))
@@ -53,6 +54,7 @@ def test_a_chain_runs_in_order_and_at_once(queue: Queue) -> None:
     assert queue.fetch("s3").parents == ("s2",)
 
 
+@pytest.mark.slow
 def test_a_step_may_be_several_jobs(queue: Queue) -> None:
     def one(n: int) -> Any:
         return queue.prepare(jobs.add, (n,))
@@ -171,6 +173,7 @@ def test_who_hears_nothing_of_another_queue_asks(queue: Queue, other: Queue) -> 
     assert second.refresh().status == "completed"
 
 
+@pytest.mark.slow
 def test_what_is_removed_while_nobody_hears_is_as_good_as_cancelled(
     queue: Queue, other: Queue
 ) -> None:
@@ -183,6 +186,7 @@ def test_what_is_removed_while_nobody_hears_is_as_good_as_cancelled(
     assert second.refresh().status == "cancelled"
 
 
+@pytest.mark.slow
 def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None:
     first = other.enqueue(jobs.add, 1)
     second = queue.enqueue(jobs.add, 2, depends_on=first, job_id="second")

@@ -20,6 +20,7 @@ def mail(one_url: str) -> Iterator[Queue]:
     queue.close()
 
 
+@pytest.mark.slow
 def test_for_whom_it_waits_and_because_of_whom_it_was_cancelled(
     home: Path, one_url: str, mail: Queue
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_debounced_job_runs_once_with_the_latest_arguments(queue: Queue) -> No
     assert jobs.seen == [("a", 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
 @pytest.mark.parametrize("executor", ["thread", "process", "fork"])
 def test_what_was_gathered_runs_as_one_list(
@@ -209,7 +210,7 @@ def test_the_awaited_facade_does_the_same(one_url: str) -> None:
         errors = [each for each in added if isinstance(each, BaseException)]
         assert [type(error) for error in errors] == [DuplicateJob, DuplicateJob]
         await queue.close()
-        return [getattr(each, "outcome", None) for each in added]
+        return [getattr(each, "enqueue_result", None) for each in added]
 
     outcomes = asyncio.run(go())
     assert outcomes == ["new", *6 * ["added"], "new", None, None, "new"]

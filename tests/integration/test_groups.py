@@ -26,6 +26,7 @@ def serve(queue: Queue, **options: Any) -> None:
     Worker(queue, modules=(tasks.__name__, __name__), **options).work(burst=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["auto", "thread", "process", "fork"])
 def test_jobs_of_groups_run_one_after_another_in_every_executor(
     one_url: str, executor: Any
@@ -45,6 +46,7 @@ def test_jobs_of_groups_run_one_after_another_in_every_executor(
     queue.close()
 
 
+@pytest.mark.slow
 def test_a_group_is_paused_configured_and_counted() -> None:
     with testing.start() as bed:
         queue = Queue("mail")
@@ -135,6 +137,7 @@ def test_the_command_line_shows_groups_and_what_a_job_waits_for(home: Path, one_
     queue.close()
 
 
+@pytest.mark.slow
 def test_groups_go_on_over_a_cluster(tmp_path: Path) -> None:
     from tests.servers.cluster import cluster
 

@@ -59,6 +59,7 @@ def work() -> str:
     return "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("kind", ERRORS)
 def test_any_error_fails_its_job_and_frees_its_slot(

@@ -177,6 +177,7 @@ def test_commands_cut_what_is_longer_than_an_id_may_be(
     assert LONG in bide(home, "jobs", "ls", "--ids", url=one_url).stdout
 
 
+@pytest.mark.slow
 def test_markup_is_text(home: Path, one_url: str) -> None:
     """At a terminal, where there are colours."""
     queue = Queue("work", url=one_url)
@@ -209,6 +210,7 @@ def urls() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", urls())
 def test_no_error_traceback_or_repr_shows_a_password(
     url: str, home: Path, written: io.StringIO

@@ -49,6 +49,7 @@ def queue(one_url: str) -> Any:
     queue.close()
 
 
+@pytest.mark.slow
 @each_executor
 def test_a_job_holds_its_queue(queue: Queue, executor: Any, hold: Any, start: Any) -> None:
     first = queue.enqueue(hold, 0.3, priority=9)
@@ -62,6 +63,7 @@ def test_a_job_holds_its_queue(queue: Queue, executor: Any, hold: Any, start: An
     assert queue.counts().limits == Limits()
 
 
+@pytest.mark.slow
 @each_executor
 def test_no_executor_runs_more_in_a_time_or_at_once(
     queue: Queue, executor: Any, hold: Any, start: Any
@@ -82,6 +84,7 @@ def test_a_burst_waits_for_the_rate_of_a_group(queue: Queue) -> None:
     assert later.refresh().status is State.DELAYED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["auto", "process"])
 def test_a_worker_that_gives_running_jobs_back_frees_nothing_of_the_rate(
     queue: Queue, executor: Any
@@ -95,6 +98,7 @@ def test_a_worker_that_gives_running_jobs_back_frees_nothing_of_the_rate(
     assert kinds(job) == ["limited", "no_worker"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_takes_quick_jobs_ahead_breaks_no_limit(queue: Queue) -> None:
     queue.configure(rate="400/s", burst=8, concurrency=3)
     made = [queue.enqueue(surface.started_async) for _ in range(80)]
@@ -117,6 +121,7 @@ def test_what_runs_is_no_more_than_is_allowed_in_the_whole_fleet(queue: Queue) -
             job.wait(60)
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_slot_is_told_when_one_is_free(queue: Queue, witness: Witness) -> None:
     """And does not wait until it looks by itself, which is two seconds."""
     queue.configure(concurrency=1)
@@ -125,6 +130,7 @@ def test_who_waits_for_a_slot_is_told_when_one_is_free(queue: Queue, witness: Wi
             job.wait(90)
 
 
+@pytest.mark.slow
 def test_limited_workers_sleep_until_a_job_may_begin(queue: Queue, direct: redis.Redis) -> None:
     """However many wait, and however much: a few claims for each job that begins."""
     queue.configure(rate="10/s")
@@ -139,6 +145,7 @@ def test_limited_workers_sleep_until_a_job_may_begin(queue: Queue, direct: redis
     assert made / done <= 3.5
 
 
+@pytest.mark.slow
 def test_held_workers_sleep_until_the_hold_ends(queue: Queue, direct: redis.Redis) -> None:
     with at_work(queue), at_work(queue), at_work(queue):
         first = queue.enqueue(surface.hold_once_async, 1.5)

@@ -14,6 +14,8 @@ from bide import Queue
 from bide.logs import JOB_FIELDS
 from tests.integration.console import bide
 
+pytestmark = pytest.mark.slow
+
 SHOP = """
 import asyncio, logging, os, time
 from dataclasses import dataclass

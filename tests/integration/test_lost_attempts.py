@@ -85,6 +85,7 @@ def scene(
         yield play(tmp_path_factory.mktemp("shop"), server.url, request.param)
 
 
+@pytest.mark.slow
 def test_an_attempt_that_will_be_repeated_is_heard_of_once(scene: Scene) -> None:
     (one,) = scene.heard("again")
     assert (one["error"], one["retry_in"], one["raised"]) == ("WorkerCrashed", 0.0, False)

@@ -48,6 +48,7 @@ def scrape(unit: Unit) -> Read:
         return read(answer.read().decode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["auto", "process"])
 def test_workers_tell_what_they_have_done(tmp_path: Path, one_url: str, executor: str) -> None:
     with (
@@ -77,6 +78,7 @@ def test_workers_tell_what_they_have_done(tmp_path: Path, one_url: str, executor
         assert unit.wait() == 0
 
 
+@pytest.mark.slow
 def test_what_a_dead_worker_has_done_still_counts(tmp_path: Path, one_url: str) -> None:
     with (
         started(tmp_path, one_url, "--health-port", "127.0.0.1:0") as unit,
@@ -242,6 +244,7 @@ def test_a_host_without_a_port_is_a_mistake(tmp_path: Path, one_url: str) -> Non
     assert "Error: --host is where --port answers" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_serves_until_it_is_stopped(tmp_path: Path, tmp_server: Callable[..., Server]) -> None:
     server = tmp_server()
     fill(server.url)

@@ -31,6 +31,7 @@ def test_a_job_without_retries_waits_for_the_worker_that_has_its_function(queue:
     assert (job.refresh().status, job.attempt, job.result) == (State.COMPLETED, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["nothing_here", "_private", "threading.Event"])
 def test_what_a_module_does_not_define_may_come_with_its_next_version(
     queue: Queue, task: str
@@ -59,6 +60,7 @@ def test_its_error_says_at_once_how_to_allow_it_and_until_when_it_waits(queue: Q
     assert "antigravity" not in sys.modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("executor", "runs", "leaves"),
     [("async", jobs.add_async, jobs.add), ("thread", jobs.add, jobs.add_async)],
@@ -103,6 +105,7 @@ def test_what_nobody_serves_in_all_that_time_has_failed(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_that_is_an_error_of_the_attempt_and_the_next_waits_as_well(
     queue: Queue, raw: redis.Redis
 ) -> None:
@@ -131,6 +134,7 @@ def test_a_job_that_has_been_due_for_long_waits_from_its_first_claim_on(
     assert job.refresh().status is State.DELAYED
 
 
+@pytest.mark.slow
 def test_it_is_looked_at_again_after_as_long_as_it_has_waited(
     queue: Queue, raw: redis.Redis
 ) -> None:
@@ -145,6 +149,7 @@ def test_it_is_looked_at_again_after_as_long_as_it_has_waited(
     assert delays == [pytest.approx(1, abs=5), pytest.approx(20, abs=5), pytest.approx(60, abs=5)]
 
 
+@pytest.mark.slow
 def test_many_that_wait_cost_an_idle_worker_few_calls(queue: Queue, raw: redis.Redis) -> None:
     """Each is looked at again and again, in full claims."""
     many = 3_000
@@ -192,6 +197,7 @@ def test_a_worker_that_has_it_is_asked_for_nothing_else(queue: Queue) -> None:
     assert one._executor.unknown_tasks.names() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["auto", "process"])
 def test_a_worker_without_the_task_takes_nothing_from_one_that_has_it(
     queue: Queue, executor: Any

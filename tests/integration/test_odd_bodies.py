@@ -10,6 +10,7 @@ from tests.integration import jobs
 from tests.integration.workers import burst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "odd", ['"keep":1e13', '"keep":-1', '"timeout":0', '"timeout":-1', '"timeout":1e300']
 )

@@ -9,6 +9,7 @@ from tests.integration import jobs
 from tests.integration.workers import burst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_dropped_result_is_said_and_the_job_has_completed(
     queue: Queue, caplog: pytest.LogCaptureFixture, executor: str

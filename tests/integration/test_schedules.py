@@ -215,6 +215,7 @@ def test_a_mistake_shows_where_it_is_made() -> None:
 # -- the worker
 
 
+@pytest.mark.slow
 def test_a_worker_sets_what_its_modules_declare_and_fires_it(
     one_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_lazy_object_in_a_module_is_not_asked_what_it_is(shop: Path, one_url: 
     assert served(log_of(shop, one_url, "lazy")) == "plain"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "queues"),
     [
@@ -92,22 +93,26 @@ def test_without_a_queue_it_serves_those_of_its_modules(
     assert warnings(log) == []
 
 
+@pytest.mark.slow
 def test_a_job_of_such_a_queue_is_run(shop: Path, one_url: str) -> None:
     assert bide(shop, "enqueue", "shop:send", "ann", url=one_url).returncode == 0
     assert "stopped after 1 jobs" in log_of(shop, one_url, "shop")
 
 
+@pytest.mark.slow
 def test_so_does_each_worker_of_a_supervisor(shop: Path, one_url: str) -> None:
     log = log_of(shop, one_url, "shop", "-w", "1")
     assert served(log) == "orders, mail"
 
 
+@pytest.mark.slow
 def test_a_setting_and_an_option_go_first(shop: Path, one_url: str) -> None:
     (shop / "pyproject.toml").write_text('[tool.bide.worker]\nqueues = ["mail", "orders"]\n')
     assert served(log_of(shop, one_url, "shop")) == "mail, orders"
     assert served(log_of(shop, one_url, "shop", "-q", "orders", "-q", "mail")) == "orders, mail"
 
 
+@pytest.mark.slow
 def test_a_misspelt_queue_is_told(shop: Path, one_url: str) -> None:
     assert warnings(log_of(shop, one_url, "shop", "-q", "odrers")) == [
         "this worker serves odrers, where its modules have no task: it will not run "
@@ -116,6 +121,7 @@ def test_a_misspelt_queue_is_told(shop: Path, one_url: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_queue_that_nobody_serves_is_told(shop: Path, one_url: str) -> None:
     assert warnings(log_of(shop, one_url, "shop", "-q", "orders", "-q", "mial")) == [
         "no worker runs shop:send on mail: start this worker with -q mail too, or another; on "
@@ -131,6 +137,7 @@ def test_one_that_another_worker_serves_is_not(shop: Path, one_url: str) -> None
     mail.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -145,6 +152,7 @@ def test_what_may_be_meant_is_not(shop: Path, one_url: str, args: tuple[str, ...
     assert warnings(log_of(shop, one_url, *args)) == []
 
 
+@pytest.mark.slow
 def test_another_prefix_is_told(shop: Path, one_url: str) -> None:
     (shop / "away.py").write_text(SHOP.replace('"orders"', '"orders", prefix="staging"'))
     assert warnings(log_of(shop, one_url, "away")) == [

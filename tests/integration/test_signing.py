@@ -85,6 +85,7 @@ def test_what_is_not_signed_fails_undecoded_and_keeps_its_bytes(
         assert body_of(direct, id) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["process", "fork"])
 def test_so_it_is_in_processes(
     work: Queue, direct: redis.Redis, executor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -145,6 +146,7 @@ def test_a_change_over_takes_what_is_old_and_no_forgery(
     assert work.fetch("forged").status is State.FAILED
 
 
+@pytest.mark.slow
 def test_who_has_no_key_reads_and_runs_what_is_signed(
     work: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from bide.worker.run.outcome import begin_in_application
 from tests.integration import jobs, surface
 from tests.integration.workers import burst
 
+pytestmark = pytest.mark.slow
+
 FAIL = [jobs.fail, jobs.fail_async]
 """A plain function and a coroutine function."""
 

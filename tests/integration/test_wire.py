@@ -62,17 +62,20 @@ def send(direct: redis.Redis, *argv: Any) -> Any:
 # -- what other programs need
 
 
+@pytest.mark.slow
 def test_the_text_is_printed_as_it_is_sent(home: Path) -> None:
     script = load("enqueue")
     assert bide(home, "script", "enqueue").stdout == script.text
     assert said(bide(home, "script", "enqueue", "--sha")).strip() == script.sha
 
 
+@pytest.mark.slow
 def test_and_the_keys_of_a_queue_in_their_order(home: Path) -> None:
     printed = said(bide(home, "script", "enqueue", "--keys", "-q", "mail", "--prefix", "shop"))
     assert tuple(printed.split()) == keys_of("mail", "shop").of(load("enqueue").keys)
 
 
+@pytest.mark.slow
 def test_or_all_of_it_as_json(home: Path) -> None:
     script = load("enqueue")
     assert json.loads(said(bide(home, "script", "enqueue", "--json", "-q", "mail"))) == {
@@ -83,6 +86,7 @@ def test_or_all_of_it_as_json(home: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -151,6 +155,7 @@ def _tools(home: Path, url: str) -> Path:
     return tools
 
 
+@pytest.mark.slow
 @needs_node
 def test_node_enqueues_without_a_package(
     home: Path, one_url: str, direct: redis.Redis, queue: Queue
@@ -169,6 +174,7 @@ def test_node_enqueues_without_a_package(
     assert all(one["isNew"] for one in told)
 
 
+@pytest.mark.slow
 @needs_node
 def test_node_hears_what_the_server_refuses(home: Path, one_url: str) -> None:
     script = json.loads(said(bide(home, "script", "enqueue", "--json", "-q", "mail")))
@@ -179,6 +185,7 @@ def test_node_hears_what_the_server_refuses(home: Path, one_url: str) -> None:
         _node(home, one_url, "ann@example.org")
 
 
+@pytest.mark.slow
 @needs_node
 def test_node_is_told_no_time_of_a_job_that_was_there_before(home: Path, one_url: str) -> None:
     script = json.loads(said(bide(home, "script", "enqueue", "--json", "-q", "mail")))
@@ -251,6 +258,7 @@ def test_what_cannot_be_meant_is_refused_with_all_of_its_call(
 GOOD = '{"task":"send_email","args":["ann"]}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "type", "message"),
     [
@@ -338,6 +346,7 @@ def _burst(url: str) -> None:
     Worker("mail", url=url, modules="mailer_of_page").work(burst=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "id", [b"\xff\xfe", b"ok-\xc3", "ü-\udc80".encode("utf-8", "surrogatepass")]
 )
@@ -360,6 +369,7 @@ def test_an_id_that_is_no_text_ends_its_own_job_and_can_be_seen_and_deleted(
     assert not direct.hexists(queue.keys["jobs"], id)
 
 
+@pytest.mark.slow
 def test_an_id_that_python_would_not_take_is_refused_or_fails_and_harms_no_other(
     home: Path, one_url: str, direct: redis.Redis, queue: Queue
 ) -> None:

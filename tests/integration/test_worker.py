@@ -40,6 +40,7 @@ def running(worker: Worker) -> Iterator[None]:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.add, jobs.add_async])
 def test_a_job_runs_and_its_result_is_kept(queue: Queue, task: object) -> None:
     job = queue.enqueue(task, 2, b=3)  # type: ignore[arg-type]
@@ -118,6 +119,7 @@ def test_a_job_that_will_be_retried_is_delayed_and_keeps_its_error(queue: Queue)
     assert job.error.message == "later"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "kind"),
     [
@@ -218,6 +220,7 @@ def test_a_coroutine_that_runs_too_long_is_cancelled(queue: Queue) -> None:
     assert "0.05 s" in error.message
 
 
+@pytest.mark.slow
 def test_a_thread_that_runs_too_long_ends_its_job_and_keeps_its_slot(queue: Queue) -> None:
     slow = queue.enqueue(jobs.wait_thread, timeout=0.5)
     with running(worker(queue, concurrency=1)):
@@ -231,6 +234,7 @@ def test_a_thread_that_runs_too_long_ends_its_job_and_keeps_its_slot(queue: Queu
         assert ("add", 1, 0) in jobs.wait_seen(3)
 
 
+@pytest.mark.slow
 def test_a_lease_is_renewed_while_a_coroutine_blocks_the_event_loop(
     queue: Queue, witness: Witness
 ) -> None:
@@ -245,6 +249,7 @@ def test_a_lease_is_renewed_while_a_coroutine_blocks_the_event_loop(
     assert taken <= len(witness.starved(1)), "unless the machine kept it from renewing"
 
 
+@pytest.mark.slow
 def test_a_lease_may_be_long(queue: Queue, raw: redis.Redis) -> None:
     """For a day no renewal is due; what a renewal may take is bounded all the same."""
     job = queue.enqueue(jobs.wait_async)
@@ -256,6 +261,7 @@ def test_a_lease_may_be_long(queue: Queue, raw: redis.Redis) -> None:
     assert job.refresh().status is State.COMPLETED
 
 
+@pytest.mark.slow
 def test_the_first_stop_lets_running_jobs_finish(queue: Queue) -> None:
     job = queue.enqueue(jobs.wait_async)
     stopping = worker(queue)
@@ -271,6 +277,7 @@ def test_the_first_stop_lets_running_jobs_finish(queue: Queue) -> None:
     assert later.refresh().status is State.WAITING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.wait_thread, jobs.wait_async])
 def test_the_second_stop_gives_running_jobs_back_without_using_an_attempt(
     queue: Queue, task: object
@@ -292,6 +299,7 @@ def test_the_second_stop_gives_running_jobs_back_without_using_an_attempt(
     assert job.attempt == 1
 
 
+@pytest.mark.slow
 def test_the_end_of_the_grace_gives_running_jobs_back(queue: Queue) -> None:
     job = queue.enqueue(jobs.hang)
     stopping = worker(queue, grace=0.05)
@@ -304,6 +312,7 @@ def test_the_end_of_the_grace_gives_running_jobs_back(queue: Queue) -> None:
     assert job.refresh().status is State.WAITING
 
 
+@pytest.mark.slow
 def test_a_paused_queue_runs_nothing_until_it_is_resumed(queue: Queue) -> None:
     queue.pause()
     with running(worker(queue)):
@@ -314,6 +323,7 @@ def test_a_paused_queue_runs_nothing_until_it_is_resumed(queue: Queue) -> None:
         jobs.wait_seen(1)
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_does_not_run(queue: Queue) -> None:
     job = queue.enqueue(jobs.add, 1)
     assert job.cancel()
@@ -352,6 +362,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_it_does_not_begin_within_an_event_loop_and_says_what_does(one_url: str) -> None:
     command = [sys.executable, "-c", WITHIN, one_url]  # for a process that goes on can be killed
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -364,6 +375,7 @@ def test_a_queue_that_is_named_twice_is_served_once(one_url: str) -> None:
     assert Worker(["b", "a", "b"], url=one_url).queues == ["b", "a"]
 
 
+@pytest.mark.slow
 def test_a_worker_is_listed_from_its_start_to_its_stop(queue: Queue) -> None:
     assert queue.workers() == []
     before = datetime.now(UTC)
@@ -377,6 +389,7 @@ def test_a_worker_is_listed_from_its_start_to_its_stop(queue: Queue) -> None:
     assert queue.workers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.wait_thread, jobs.wait_async])
 def test_what_a_worker_runs_is_shown_at_once(queue: Queue, task: Any) -> None:
     with running(worker(queue, concurrency=3)):
@@ -391,6 +404,7 @@ def test_what_a_worker_runs_is_shown_at_once(queue: Queue, task: Any) -> None:
         assert (about.busy, about.doing) == (0, [])
 
 
+@pytest.mark.slow
 def test_a_worker_leaves_nothing_but_finished_jobs_behind(queue: Queue) -> None:
     before = {thread.name for thread in threading.enumerate()}
     queue.enqueue(jobs.add, 1)

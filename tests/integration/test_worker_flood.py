@@ -21,6 +21,7 @@ AHEAD = {"async": 124, "thread": 124, "process": SLOTS * 50}
 """Jobs that may wait for a slot, while jobs are quick."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["async", "thread", "process"])
 @pytest.mark.parametrize("kind", ["raise", "arguments", "unreadable"])
 def test_a_flood_of_failing_jobs_takes_no_more_than_the_slots(

@@ -21,6 +21,8 @@ from tests.faults.witness import Witness
 from tests.integration import jobs, ordered
 from tests.integration.workers import at_work, burst, claims, eventually
 
+pytestmark = pytest.mark.slow
+
 MODULES = ("tests.integration.ordered",)
 HORIZON = 2.0
 """Seconds that an idle worker waits at most if it hears nothing."""

@@ -66,6 +66,7 @@ def ran_once(ids: list[str], witness: Witness, lease: float) -> None:
     assert len(seen) - len(ids) <= 2 * len(witness.starved(lease))
 
 
+@pytest.mark.slow
 def test_an_outcome_that_waits_to_be_sent_keeps_its_lease(
     queue: Queue, start: Start, witness: Witness
 ) -> None:
@@ -78,6 +79,7 @@ def test_an_outcome_that_waits_to_be_sent_keeps_its_lease(
     ran_once(ids, witness, 1)
 
 
+@pytest.mark.slow
 def test_jobs_of_a_claim_that_was_read_too_late_go_back(
     queue: Queue, start: Start, witness: Witness
 ) -> None:
@@ -119,6 +121,7 @@ def test_queues_that_differ_in_their_server_or_prefix_are_refused(one_url: str) 
     assert Worker([here, staging], prefix="other")._keys[0].prefix == "other"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("task", [jobs.see_tenant, jobs.see_tenant_async])
 def test_what_one_job_sets_in_its_context_the_next_does_not_see(
@@ -130,6 +133,7 @@ def test_what_one_job_sets_in_its_context_the_next_does_not_see(
     assert {job.refresh().result for job in seen} == {"nobody"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "args", "kind"),
     [
@@ -150,6 +154,7 @@ def test_an_outcome_that_cannot_be_told_well_is_told_somehow(
         assert job.error.type == kind
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_started_waits_a_little_and_the_others_run(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +238,7 @@ def test_stop_before_work_is_remembered(queue: Queue) -> None:
     stopped.stop()  # and after it has ended it does no harm
 
 
+@pytest.mark.slow
 def test_a_worker_can_work_again(queue: Queue) -> None:
     again = worker(queue, grace=0.01)
     for _ in range(2):
@@ -241,6 +247,7 @@ def test_a_worker_can_work_again(queue: Queue) -> None:
         assert job.refresh().status is State.COMPLETED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.deaf, jobs.in_a_thread])
 def test_jobs_that_do_not_end_are_left_behind(
     queue: Queue, task: Callable[..., object], caplog: pytest.LogCaptureFixture

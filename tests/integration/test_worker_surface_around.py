@@ -66,6 +66,7 @@ def test_they_are_handed_to_whoever_asks_for_them(queue: Queue) -> None:
     assert awaited.refresh().result == "2 cache over pool"
 
 
+@pytest.mark.slow
 def test_once_for_all_jobs_of_a_worker_and_again_for_the_next(queue: Queue) -> None:
     register(surface.pools)
     for i in range(5):
@@ -122,6 +123,7 @@ def test_one_that_cannot_be_opened_stops_the_worker_and_closes_the_others(queue:
     assert queue.counts().idle_workers == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True])
 def test_one_that_ends_without_a_yield_is_named(queue: Queue, is_async: bool) -> None:
     async def async_one() -> AsyncIterator[None]:
@@ -136,6 +138,7 @@ def test_one_that_ends_without_a_yield_is_named(queue: Queue, is_async: bool) ->
         burst(queue)
 
 
+@pytest.mark.slow
 def test_one_that_breaks_when_it_is_closed_keeps_no_other_open(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -321,6 +324,7 @@ class AsyncAround(Around):
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", KINDS)
 @pytest.mark.parametrize("kind", [Around, AsyncAround])
 def test_a_run_happens_inside_it(queue: Queue, task: Any, kind: type[Around]) -> None:
@@ -342,6 +346,7 @@ def test_the_first_used_is_outermost(queue: Queue, task: Any) -> None:
     assert names == ["a in", "b in", "c in", task.__name__, "c out", "b out", "a out"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])
 @pytest.mark.parametrize("kind", [Around, AsyncAround])
 def test_it_sees_what_the_task_raises(queue: Queue, task: Any, kind: type[Around]) -> None:
@@ -392,6 +397,7 @@ class With(Middleware):
         return self.make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])
 @pytest.mark.parametrize("make", [swallows, swallows_async])
 def test_it_may_keep_it_to_itself(queue: Queue, task: Any, make: Any) -> None:
@@ -403,6 +409,7 @@ def test_it_may_keep_it_to_itself(queue: Queue, task: Any, make: Any) -> None:
     assert jobs.seen == [("fail", 1), "swallowed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])
 @pytest.mark.parametrize("make", [replaces, replaces_async])
 def test_or_raise_something_else(queue: Queue, task: Any, make: Any) -> None:
@@ -414,6 +421,7 @@ def test_or_raise_something_else(queue: Queue, task: Any, make: Any) -> None:
     assert (error.type, error.message) == ("PermissionError", "replaced")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", KINDS)
 def test_one_that_breaks_before_the_run_fails_that_attempt(queue: Queue, task: Any) -> None:
     def make() -> None:
@@ -435,6 +443,7 @@ def test_one_that_breaks_before_the_run_fails_that_attempt(queue: Queue, task: A
     assert job.refresh().status is State.FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", KINDS)
 def test_one_that_wants_nothing_leaves_the_run_alone(queue: Queue, task: Any) -> None:
     bide.add_middleware(Middleware())
@@ -443,6 +452,7 @@ def test_one_that_wants_nothing_leaves_the_run_alone(queue: Queue, task: Any) ->
     assert job.refresh().result == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.hang, surface.tidy_up])
 def test_it_sees_that_a_job_was_asked_to_end(queue: Queue, task: Any) -> None:
     bide.add_middleware(Around("m"))

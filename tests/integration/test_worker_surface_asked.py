@@ -17,6 +17,7 @@ def ended(queue: Queue, id: str) -> bool:
     return queue.fetch(id).finished is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", [jobs.hang, surface.tidy_up, surface.break_off, surface.look_until_asked]
 )

@@ -11,6 +11,8 @@ from bide import Queue, Retry
 from tests.integration import jobs, surface
 from tests.integration.workers import at_work, burst, eventually
 
+pytestmark = pytest.mark.slow
+
 KINDS = [jobs.add, jobs.add_async]
 """A plain function and a coroutine function."""
 

@@ -40,6 +40,7 @@ def test_which_uses_its_attempts_three_of_them_where_it_has_no_policy(queue: Que
     assert job.refresh().status is State.FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("retry", "runs"), [(0, [1]), (1, [1, 2])])
 def test_or_those_of_its_policy(queue: Queue, retry: int, runs: list[int]) -> None:
     job = queue.enqueue(surface.ask_for_later, 0, retry=retry)
@@ -82,6 +83,7 @@ def test_a_snooze_may_last_until_a_moment(queue: Queue) -> None:
     assert job.due == until
 
 
+@pytest.mark.slow
 def test_a_job_may_say_that_it_has_failed_for_good(queue: Queue) -> None:
     job = queue.enqueue(surface.give_up, retry=5)
     burst(queue)
@@ -95,6 +97,7 @@ def test_a_job_may_say_that_it_has_failed_for_good(queue: Queue) -> None:
 # -- its policy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("retry", "runs"),
     [
@@ -120,6 +123,7 @@ def test_no_attempt_comes_after_the_time_that_a_policy_allows(queue: Queue) -> N
     assert job.refresh().status is State.FAILED
 
 
+@pytest.mark.slow
 def test_that_time_counts_from_when_the_job_was_first_due(queue: Queue, raw: redis.Redis) -> None:
     """Neither from its latest due time, nor from when it was enqueued."""
     job = queue.enqueue(surface.refuse, retry=Retry(50, backoff="fixed", base=5, max_time=12))
@@ -137,6 +141,7 @@ def test_that_time_counts_from_when_the_job_was_first_due(queue: Queue, raw: red
     assert job.refresh().status is State.FAILED
 
 
+@pytest.mark.slow
 def test_a_retry_by_hand_has_all_that_time_again(queue: Queue) -> None:
     job = queue.enqueue(surface.refuse, retry=Retry(1, backoff="fixed", base=0, max_time=3600))
     burst(queue)
@@ -156,6 +161,7 @@ def test_a_function_of_the_workers_may_say_how_long_to_wait(queue: Queue) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_a_task_has_a_policy_and_a_job_may_have_another(queue: Queue) -> None:
     queue.enqueue(surface.with_policy)
     burst(queue)
@@ -166,6 +172,7 @@ def test_a_task_has_a_policy_and_a_job_may_have_another(queue: Queue) -> None:
     assert jobs.seen == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("timeout", "state"), [(None, State.FAILED), (90, State.COMPLETED)])
 def test_also_for_its_time_out(queue: Queue, timeout: float | None, state: State) -> None:
     job = queue.enqueue(surface.brief, 1.5, timeout=timeout)
@@ -183,6 +190,7 @@ def kept_for(queue: Queue, raw: redis.Redis, id: str, state: State) -> float:
     return float(86_400 + score / 1e6 - job.finished.timestamp())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "seconds"), [({}, 77), ({"retention": "1h"}, 3600), ({"retention": "3d"}, 259_200)]
 )
@@ -275,6 +283,7 @@ def test_a_job_in_time_is_not_disturbed(queue: Queue) -> None:
     assert job.refresh().result == "in time"
 
 
+@pytest.mark.slow
 def test_one_that_took_too_long_is_retried_as_its_policy_says(queue: Queue) -> None:
     retry = Retry(1, backoff="fixed", base=0, on=TimeoutError)
     job = queue.enqueue(surface.sleep_for, 3600, timeout=0.5, retry=retry)

@@ -29,6 +29,7 @@ def run(queue: Queue, **options: Any) -> int:
     return burst(queue, modules=MODULES, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "callback"),
     [
@@ -85,6 +86,7 @@ def test_asking_for_later_is_bounded_by_count_and_time_and_not_by_the_kind_of_er
     assert states == [State.DELAYED, State.FAILED, State.FAILED, State.DELAYED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [odd_ends.misfit, odd_ends.misfit_async])
 def test_who_is_told_of_a_result_that_does_not_fit_is_told_the_error(
     queue: Queue, task: Callable[..., Any]
@@ -95,6 +97,7 @@ def test_who_is_told_of_a_result_that_does_not_fit_is_told_the_error(
     assert ("told", "PayloadError") in jobs.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", KINDS)
 def test_a_task_may_be_a_callback(queue: Queue, task: Callable[..., Any]) -> None:
     queue.enqueue(task, 2, 3, on_success=odd_ends.told_by_task)
@@ -102,6 +105,7 @@ def test_a_task_may_be_a_callback(queue: Queue, task: Callable[..., Any]) -> Non
     assert ("told", 5) in jobs.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [odd_ends.tells, odd_ends.tells_async])
 def test_also_one_that_a_decorator_names(queue: Queue, task: Callable[..., Any]) -> None:
     queue.enqueue(task)
@@ -109,6 +113,7 @@ def test_also_one_that_a_decorator_names(queue: Queue, task: Callable[..., Any])
     assert ("told", 5) in jobs.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", KINDS)
 @pytest.mark.parametrize("callback", [odd_ends.leave, odd_ends.leave_async])
 def test_a_callback_that_leaves_ends_no_worker(
@@ -121,6 +126,7 @@ def test_a_callback_that_leaves_ends_no_worker(
     assert job.refresh().status is State.COMPLETED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [odd_ends.fail, odd_ends.fail_async])
 @pytest.mark.parametrize("backoff", [odd_ends.breaks_off, odd_ends.leaves])
 def test_a_backoff_that_breaks_off_fails_its_job_and_no_worker(
@@ -174,6 +180,7 @@ def test_the_log_has_the_traceback_of_what_nobody_foresaw(
     assert 'raise ValueError("no")' in caplog.text
 
 
+@pytest.mark.slow
 def test_and_none_of_what_the_job_said_itself(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ def lines(job: Any) -> list[str]:
     return [line.text for line in job.refresh().logs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [surface.say, surface.say_async])
 def test_all_that_was_said_just_before_the_end_is_there_at_the_end(queue: Queue, task: Any) -> None:
     job = queue.enqueue(task)
@@ -38,6 +39,7 @@ def test_for_each_of_many_that_end_at_once(queue: Queue) -> None:
             assert lines(job) == [f"line {i}" for i in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [surface.say_and_wait, surface.say_and_wait_async])
 def test_it_shows_while_the_job_runs(queue: Queue, task: Any) -> None:
     job = queue.enqueue(task)
@@ -67,6 +69,7 @@ def test_a_worker_makes_the_script_known_before_it_is_needed(queue: Queue, url: 
         assert queue.counts().waiting == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_keeps_its_last_words(queue: Queue) -> None:
     job = queue.enqueue(surface.say_and_fail, retry=1)
     burst(queue)
@@ -99,6 +102,7 @@ def test_what_is_too_long_is_cut_and_what_cannot_be_encoded_is_replaced(queue: Q
     assert lines(odd) == ["two\nlines and ? a half"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, "half", None])
 def test_a_progress_that_cannot_be_meant_is_an_error_in_the_job(
     queue: Queue, fraction: Any

@@ -74,6 +74,7 @@ def test_a_job_that_has_completed_gives_its_result_at_once(queue: Queue, wait: W
     assert wait(job.id, 0) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.add, jobs.add_async])
 def test_one_that_completes_later_gives_it_then(queue: Queue, wait: Wait, task: Any) -> None:
     job = queue.enqueue(task, 2, 3)
@@ -81,6 +82,7 @@ def test_one_that_completes_later_gives_it_then(queue: Queue, wait: Wait, task: 
         assert wait(job.id, 30) == 5
 
 
+@pytest.mark.slow
 def test_a_failure_is_raised_with_its_error(queue: Queue, wait: Wait) -> None:
     job = queue.enqueue(jobs.fail, "no such order")
     burst(queue)
@@ -90,6 +92,7 @@ def test_a_failure_is_raised_with_its_error(queue: Queue, wait: Wait) -> None:
     assert "raise ValueError(message)" in caught.value.error.traceback
 
 
+@pytest.mark.slow
 def test_a_job_that_will_be_retried_has_not_ended(queue: Queue, wait: Wait) -> None:
     job = queue.enqueue(jobs.fail, "again", retry=1)
     burst(queue)
@@ -116,6 +119,7 @@ def test_also_one_that_is_cancelled_while_someone_waits(
         waiting.result()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_also_one_that_ends_because_it_was_asked_to(
     queue: Queue, raw: redis.Redis, wait: Wait
@@ -130,6 +134,7 @@ def test_also_one_that_ends_because_it_was_asked_to(
             waiting.result()
 
 
+@pytest.mark.slow
 def test_a_job_that_takes_too_long_goes_on(queue: Queue, wait: Wait) -> None:
     job = queue.enqueue(jobs.wait_thread)
     with at_work(queue):
@@ -159,6 +164,7 @@ def test_a_job_that_never_was_or_is_no_more(queue: Queue, wait: Wait) -> None:
         waiting.result()
 
 
+@pytest.mark.slow
 def test_the_result_of_a_task_that_is_known_here_is_what_its_annotation_says(
     queue: Queue, wait: Wait
 ) -> None:
@@ -170,6 +176,7 @@ def test_the_result_of_a_task_that_is_known_here_is_what_its_annotation_says(
 # -- how soon
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("task", [jobs.wait_thread, jobs.wait_and_fail])
 def test_the_end_is_heard_of_at_once(queue: Queue, raw: redis.Redis, wait: Wait, task: Any) -> None:
@@ -186,6 +193,7 @@ def test_the_end_is_heard_of_at_once(queue: Queue, raw: redis.Redis, wait: Wait,
                 waiting.result()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_each_of_many_who_wait_is_told(queue: Queue, raw: redis.Redis, wait: Wait) -> None:
     job, other = queue.enqueue(jobs.wait_thread), queue.enqueue(jobs.wait_thread)
@@ -211,6 +219,7 @@ def test_a_lost_message_costs_a_few_seconds(
         waiting.result()
 
 
+@pytest.mark.slow
 def test_so_does_one_that_nobody_sent(
     queue: Queue, raw: redis.Redis, wait: Wait, witness: Witness
 ) -> None:
@@ -248,6 +257,7 @@ def clients(raw: redis.Redis) -> int:
     return len(raw.client_list())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_many_who_wait_on_one_loop_share_a_subscription_and_round_trips(
     queue: Queue, raw: redis.Redis, url: str
@@ -334,6 +344,7 @@ def test_who_waits_while_the_queue_is_closed_is_told_all_the_same(
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_waits_leave_nothing_open(url: str) -> None:
     """Neither in loops that follow one another, nor where a loop ends while someone waits."""
     code = """

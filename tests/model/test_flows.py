@@ -201,6 +201,7 @@ def client(one_url: str) -> Iterator[blocking.Client]:
     client.close()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150,
     deadline=None,

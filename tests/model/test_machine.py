@@ -232,6 +232,7 @@ def server(one_url: str) -> Iterator[Server]:
     server.close()
 
 
+@pytest.mark.slow
 def test_any_order_of_verbs_does_what_the_model_says(server: Server) -> None:
     examples, _, steps = os.environ.get("BIDE_MODEL", "").partition(",")
     machine: Any = type("Machine", (Machine,), {"server": server})

@@ -28,6 +28,7 @@ def compiler(one_server: object) -> Iterator[redis.Redis]:
         yield client
 
 
+@pytest.mark.slow
 @every_mutant
 def test_it_applies_and_can_be_read(
     mutant: Mutant, compiler: redis.Redis, monkeypatch: pytest.MonkeyPatch
@@ -91,19 +92,23 @@ SAMPLE = Mutant(
 )
 
 
+@pytest.mark.slow
 def test_a_mutant_is_killed_where_its_test_fails() -> None:
     assert run(SAMPLE) == "killed"
 
 
+@pytest.mark.slow
 def test_a_mutant_survives_where_its_test_does_not_look() -> None:
     harmless = SAMPLE._replace(old="if us > now then", new="if now < us then")
     assert run(harmless) == "survived"
 
 
+@pytest.mark.slow
 def test_a_test_that_cannot_be_run_kills_nothing() -> None:
     assert run(SAMPLE._replace(test="tests/conformance/test_enqueue.py::test_nothing")) == "broken"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "fate"),
     [

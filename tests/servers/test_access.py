@@ -59,6 +59,7 @@ def works(url: str) -> None:
         assert job.wait(60) == 3
 
 
+@pytest.mark.slow
 def test_a_user_with_few_rights(guarded: str, servers: Servers) -> None:
     works(with_user(guarded))
     servers.fail_over()

@@ -119,6 +119,7 @@ async def closed(mine: AsyncQueue | AsyncDelayQueue) -> AsyncIterator[None]:
         await mine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("servers", "change"),
     [("cluster", turn), ("cluster", die), ("cluster", move), ("sentinel", turn), ("sentinel", die)],
@@ -215,6 +216,7 @@ def test_who_does_nothing_but_listen_finds_the_new_master(
     assert waiters.found == {"it": None}
 
 
+@pytest.mark.slow
 def test_hints_leave_a_server_that_hangs(trio: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connections stay open: that the call has no answer, though long over, is all there is."""
     monkeypatch.setattr("bide.client.pubsub.HINT_WAIT", 1)

@@ -27,6 +27,8 @@ from tests.servers.plain import client_of
 from tests.servers.producers import Producers
 from tests.servers.sentinel import Sentinels
 
+pytestmark = pytest.mark.slow
+
 QUEUES = ("mail", "other")
 """On two different masters, at first."""
 WORKER = ("-q", "mail", "-q", "other", "-c", "20", "--lease", "5s")

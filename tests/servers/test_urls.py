@@ -34,6 +34,7 @@ def bide(crew: Crew, *args: str, url: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "aio"])
 def test_commands_for_several_nodes_come_back_in_their_order(nodes: Cluster, kind: str) -> None:
     queues = [keys_of(f"q{i}") for i in range(12)]
@@ -60,6 +61,7 @@ def test_scripts_are_loaded_on_each_node_that_lacks_them(servers: Servers, kind:
     executor.end()
 
 
+@pytest.mark.slow
 def test_workers_of_processes(servers: Servers, crew: Crew) -> None:
     queue = Queue("mail", url=servers.url)
     with contextlib.closing(queue):
@@ -71,6 +73,7 @@ def test_workers_of_processes(servers: Servers, crew: Crew) -> None:
         assert crew.ledger.count("done").keys() == {job.id for job in jobs}
 
 
+@pytest.mark.slow
 def test_commands(servers: Servers, crew: Crew) -> None:
     for name in ("mail", "other"):
         assert bide(crew, "enqueue", JOB, "-q", name, url=servers.url).returncode == 0
@@ -81,6 +84,7 @@ def test_commands(servers: Servers, crew: Crew) -> None:
     assert "other" in info.stdout
 
 
+@pytest.mark.slow
 def test_fsck_looks_for_queues_on_every_master(nodes: Cluster, crew: Crew) -> None:
     names = [f"mail-{n}" for n in range(12)]
     assert {nodes.owner(keys_of(name)["meta"]) for name in names} == {*nodes.masters}
@@ -97,6 +101,7 @@ def test_fsck_looks_for_queues_on_every_master(nodes: Cluster, crew: Crew) -> No
     assert (again.returncode, again.stdout) == (0, "All agrees.\n")
 
 
+@pytest.mark.slow
 def test_doctor_says_what_it_sees(servers: Servers, crew: Crew) -> None:
     run = bide(crew, "doctor", "--json", url=servers.url)
     found = {check["check"]: check for check in json.loads(run.stdout)["checks"]}
@@ -108,6 +113,7 @@ def test_doctor_says_what_it_sees(servers: Servers, crew: Crew) -> None:
     assert found["scripts"]["verdict"] == "ok"
 
 
+@pytest.mark.slow
 def test_doctor_knows_a_node_whose_url_was_not_written_as_one(nodes: Cluster, crew: Crew) -> None:
     run = bide(crew, "doctor", url=nodes.nodes[0].server.url)
     assert run.returncode == 1
@@ -143,6 +149,7 @@ def test_who_never_reached_anybody_is_told_so_at_once(form: str) -> None:
     queue.close()
 
 
+@pytest.mark.slow
 def test_the_first_of_the_nodes_that_a_url_names_may_be_down(servers: Servers) -> None:
     named = servers.sentinels if isinstance(servers, Sentinels) else servers.nodes
     masters = servers.masters if isinstance(servers, Cluster) else []

@@ -43,6 +43,7 @@ def pyright() -> Complaints:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [mypy, pyright])
 def test_the_checkers_accept_what_is_right_and_refuse_what_is_not(
     check: Callable[[], Complaints], monkeypatch: pytest.MonkeyPatch

@@ -141,6 +141,7 @@ def test_parts_add_up(parts: dict[str, int]) -> None:
     assert to_us(text) == sum(count * UNITS[unit] for unit, count in parts.items()) * 1_000_000
 
 
+@pytest.mark.slow
 @given(st.text() | st.floats() | st.integers() | st.timedeltas() | st.booleans() | st.none())
 def test_anything_is_a_duration_or_a_usage_error(value: Any) -> None:
     with suppress(UsageError):

@@ -54,6 +54,7 @@ def travel(*args: Any, codec: Codec = "json", **kwargs: Any) -> Body:
 # -- bodies
 
 
+@pytest.mark.slow
 @ALL_CODECS
 @given(args=st.lists(PLAIN), kwargs=st.dictionaries(st.text("abc", min_size=1), PLAIN))
 def test_plain_values_come_back_as_they_went(
@@ -232,6 +233,7 @@ NUMBER = (
 HUNDRED_YEARS = 100 * 366 * 86_400
 
 
+@pytest.mark.slow
 @ALL_CODECS
 @pytest.mark.parametrize("field", ["timeout", "keep", "base", "cap", "max_time", "backoff", "max"])
 @given(number=NUMBER)
@@ -399,6 +401,7 @@ def test_decoding_builds_nothing_but_plain_values() -> None:
 # -- results
 
 
+@pytest.mark.slow
 @ALL_CODECS
 @given(result=PLAIN)
 def test_a_result_comes_back_as_it_went(codec: Codec, result: Any) -> None:

@@ -147,6 +147,7 @@ def test_what_the_header_declares_is_used(name: str) -> None:
     assert included <= set(INCLUDES)
 
 
+@pytest.mark.slow
 @every_script
 @pytest.mark.parametrize("clock", [SERVER_CLOCK, TEST_CLOCK, SHARED_CLOCK])
 def test_what_is_used_is_declared(name: str, clock: str) -> None:
@@ -417,6 +418,7 @@ def test_an_operation_sends_what_the_header_asks_for(repeats: int, command: Comm
         assert (type(value) is int) == (kind == "integer"), (value, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("repeats", "command"), COMMANDS)
 def test_an_argument_of_the_wrong_kind_is_refused_before_anything_is_written(
     repeats: int, command: Command[Any], one_url: str, direct: redis.Redis

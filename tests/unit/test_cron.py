@@ -238,6 +238,7 @@ def stars(minute: str, hour: str) -> Fields:
     return m, Field(hour, frozenset([int(hour)])), ANY_DAY, ANY_MONTH, ANY_WEEKDAY
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(fields=FIELDS, zone=st.sampled_from(ZONES), change=st.sampled_from(CHANGES))
 @example(fields=stars("*/10", "2"), zone="Australia/Lord_Howe", change=CHANGES[5])
@@ -266,6 +267,7 @@ def test_no_time_is_lost_or_doubled(fields: Fields, zone: str, change: datetime)
     assert last == (us(found[-1]) if found else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("hour", range(4))
 def test_for_years_a_time_of_day_fires_once_a_day(zone: str, hour: int) -> None:
@@ -276,6 +278,7 @@ def test_for_years_a_time_of_day_fires_once_a_day(zone: str, hour: int) -> None:
     assert days == [start.date() + timedelta(days=n) for n in range(1, 3651)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
 def test_for_years_each_hour_of_the_clock_fires(zone: str) -> None:
     """As many as there are hours, but for zones whose clock is put back by half of one."""

@@ -153,6 +153,7 @@ async def test_after_close_nothing_expires() -> None:
     assert closed.expired == []
 
 
+@pytest.mark.slow
 async def test_a_million_jobs_that_ended_leave_nothing_behind() -> None:
     """A worker sees a million jobs long before the time-out of the first."""
     watch = Watch()

@@ -98,6 +98,7 @@ def printed(program: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fork", ["os.fork()", "ctypes.CDLL(None).fork()"])
 def test_a_child_does_not_draw_what_its_parent_draws(fork: str) -> None:
     """However it was forked: servers that are written in C may not tell the interpreter."""

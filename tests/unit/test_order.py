@@ -92,6 +92,7 @@ def test_nor_is_held_against_a_queue_what_it_used_alone(alone: int, slots: int) 
     assert abs(int.__sub__(*fill(order, [True, True], slots))) <= 1
 
 
+@pytest.mark.slow
 @given(weights, st.data())
 def test_no_queue_with_work_is_left_out_for_long(weights: list[int], data: st.DataObject) -> None:
     """Whatever the others do, and however often they come and go."""

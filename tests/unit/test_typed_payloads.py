@@ -397,6 +397,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @ALL_CODECS
 @given(
     order=ORDERS,

@@ -108,6 +108,7 @@ def test_nor_is_another_machine_that_says_it_is_this_one(client: Any, one_url: s
         assert asked.get("/").status == 403
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "header",
     [
@@ -207,6 +208,7 @@ def test_a_host_application_may_decide(is_awaited: bool, one_url: str, mail: Que
         assert page.post(own | {"x-user": "ada"}, verb="pause", q="mail").status == 303
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -229,6 +231,7 @@ def test_what_another_sites_page_sends_changes_nothing(
     assert mail.counts().paused == (status == 303)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("headers", "is_served", "is_told"),
     [

@@ -237,6 +237,7 @@ def test_no_more_is_changed_than_was_shown(desk: Page, mail: Queue) -> None:
     assert "6 jobs cancelled" in desk.post(**sure(again)).text
 
 
+@pytest.mark.slow
 def test_what_has_failed_since_is_not_meant_and_none_twice(desk: Page, mail: Queue) -> None:
     def fail(*orders: int) -> None:
         mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in orders])
@@ -357,6 +358,7 @@ def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue
         assert f"Retry {number} job" in asked.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", ["no answer from: \nthe bank", "a\ttab", "\u202eten", " "])
 def test_what_forms_do_not_carry_is_in_no_kind_of_failure(
     message: str, desk: Page, mail: Queue
@@ -413,6 +415,7 @@ def sure(page: Reply) -> dict[str, str]:
     return fields(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

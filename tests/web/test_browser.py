@@ -18,7 +18,7 @@ from tests.web.browser import Tab, needs_browser
 from tests.web.serving import Page
 
 expect = pytest.importorskip("playwright.sync_api").expect
-pytestmark = [needs_browser]
+pytestmark = [pytest.mark.slow, needs_browser]
 
 PAYLOADS = (
     "<script>window.hit=1;alert(1)</script>",

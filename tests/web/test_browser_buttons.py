@@ -14,7 +14,7 @@ from tests.web.browser import Tab, needs_browser
 from tests.web.test_browser_live import CHANGE, TOLD
 
 expect = pytest.importorskip("playwright.sync_api").expect
-pytestmark = [needs_browser]
+pytestmark = [pytest.mark.slow, needs_browser]
 
 BUTTONS = ".head button[name=verb]:enabled"
 

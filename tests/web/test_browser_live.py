@@ -11,7 +11,7 @@ from bide import Queue
 from tests.web.browser import Tab, needs_browser
 
 expect = pytest.importorskip("playwright.sync_api").expect
-pytestmark = [needs_browser]
+pytestmark = [pytest.mark.slow, needs_browser]
 
 COUNT = ".figures .delayed b"
 

@@ -20,6 +20,8 @@ from bide.cli.overview import _bars
 from tests.faults.eventually import PATIENCE
 from tests.web.serving import Page
 
+pytestmark = pytest.mark.slow
+
 
 def command(*args: str, url: str) -> list[str]:
     return [sys.executable, "-m", "bide", *args, "-u", url]

@@ -28,6 +28,7 @@ def fail(url: str, sizes: dict[str, int]) -> None:
             Worker([queue], modules=[__name__], concurrency=4).work(burst=True)
 
 
+@pytest.mark.slow
 def test_failures_are_gathered_by_what_went_wrong(page: Page, mail: Queue, one_url: str) -> None:
     mail.enqueue("gone:missing", retry=0)
     fail(one_url, {"mail": 3})
@@ -60,6 +61,7 @@ def test_numbers_and_what_is_quoted_may_differ_within_a_kind(
     assert len(kinds) == (1 if alike else 2)
 
 
+@pytest.mark.slow
 def test_one_bound_is_shared_by_all_queues(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +75,7 @@ def test_one_bound_is_shared_by_all_queues(
     assert "10 of 23 failed jobs were looked at: the newest of each queue." in text
 
 
+@pytest.mark.slow
 def test_queues_that_are_not_looked_at_are_told(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +86,7 @@ def test_queues_that_are_not_looked_at_are_told(
     assert "but none of the 1 queues with fewest failed jobs" in page.get("/failures").text
 
 
+@pytest.mark.slow
 def test_a_group_keeps_counts_and_no_jobs(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +107,7 @@ def test_a_group_keeps_counts_and_no_jobs(
     assert held[-1] <= held[0] + 4
 
 
+@pytest.mark.slow
 def test_the_newest_of_a_group_is_its_sample(page: Page, one_url: str, mail: Queue) -> None:
     fail(one_url, {"mail": 3})
     newest = mail.enqueue(broken, 77, retry=0)

@@ -22,6 +22,7 @@ def drawn(page: Page, span: str) -> tuple[int, dict[str, Any]]:
     return sum(sum(each["scheduled"].values()) for each in found["stretches"]), found
 
 
+@pytest.mark.slow
 def test_each_minute_of_a_month_is_there(page: Page, mail: Queue) -> None:
     mail.schedules.upsert("tick", "shop:tick", cron="* * * * *", tz="Europe/Berlin")
     number, found = drawn(page, "month")

@@ -80,6 +80,7 @@ def test_a_group_is_paused_and_resumed(desk: Page, mail: Queue) -> None:
     assert desk.post(verb="pause-group", group="g1").status == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 def test_whoever_may_only_look_changes_no_group(
     verb: str, page: Page, desk: Page, mail: Queue, one_url: str

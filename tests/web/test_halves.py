@@ -40,6 +40,7 @@ def told(line: socket.socket) -> bytes:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
 def test_a_half_request_is_given_up(
     half: bytes, page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch

@@ -127,6 +127,7 @@ class Stream:
         self._connection.close()
 
 
+@pytest.mark.slow
 def test_one_client_leaves_room_for_others_and_whoever_comes_has_a_stream(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ uvicorn.run(Starlette(routes=[Mount("/jobs", page)]), port=0, log_level="info")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("root", ["", "/jobs"])
 def test_streams_do_not_keep_a_server_that_is_told_to_stop(

@@ -67,6 +67,7 @@ def test_how_late_jobs_began_is_told_though_none_is_kept(page: Page, mail: Queue
     assert "3 began" in page.get("/queue", q="mail").text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("span", "kept", "is_told"),
     [

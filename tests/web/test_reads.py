@@ -29,6 +29,7 @@ def work(queue: Queue) -> None:
     Worker([queue], modules=[__name__], concurrency=4).work(burst=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES)
 def test_an_empty_page_says_what_to_do(path: str, page: Page) -> None:
     reply = page.get(f"/{path}")
@@ -36,6 +37,7 @@ def test_an_empty_page_says_what_to_do(path: str, page: Page) -> None:
     assert 'class="empty"' in reply.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [*PAGES, "queue?q=mail"])
 def test_a_page_can_be_read_without_scripts(path: str, page: Page, mail: Queue) -> None:
     mail.enqueue("shop:remind", 42, delay=600)
@@ -97,6 +99,7 @@ def test_a_job_with_its_attempts_logs_and_result(page: Page, mail: Queue) -> Non
     assert "charging 7" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("span", ["hour", "day", "week"])
 def test_how_late_jobs_began(span: str, page: Page, mail: Queue) -> None:
     mail.enqueue_many([mail.prepare(fine, (i,)) for i in range(12)])
@@ -142,6 +145,7 @@ def test_lists_go_on_where_they_stopped(page: Page, mail: Queue) -> None:
     assert seen == [job.id for job in jobs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "count"),
     [
@@ -260,6 +264,7 @@ def test_secrets_are_masked_wherever_they_would_be_shown(page: Page, mail: Queue
     assert page.get("/api/job", id=job.id).json["kwargs"] == {"api_token": "•••"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "asked", "status"),
     [

@@ -202,6 +202,7 @@ ODD: list[tuple[dict[str, str], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("odd", "says"), ODD, ids=[says for _, says in ODD])
 def test_bad_input_gets_one_sentence_and_stays_in_the_form(
     odd: dict[str, str], says: str, desk: Page, mail: Queue, report: str
@@ -216,6 +217,7 @@ def test_bad_input_gets_one_sentence_and_stays_in_the_form(
     assert mail.schedules.fetch(report) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_whoever_may_only_look_changes_nothing(
     verb: str, page: Page, desk: Page, mail: Queue, report: str, one_url: str

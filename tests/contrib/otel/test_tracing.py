@@ -99,6 +99,7 @@ def work(queue: Queue) -> None:
     Worker(queue, modules=__name__).work(burst=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [plain, awaited])
 def test_a_run_links_to_its_enqueue_and_is_a_trace_of_its_own(
     traced: Traced, queue: Queue, task: Any
@@ -234,6 +235,7 @@ def test_an_error_is_on_the_span_and_reaches_the_worker(traced: Traced, queue: Q
     assert job.status == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "args", "runs", "error"),
     [
@@ -274,6 +276,7 @@ def test_a_snooze_is_no_error_and_each_run_has_a_span(traced: Traced, queue: Que
     assert [len(run.links) for run in runs] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meta", [{"otel": "x"}, {"otel": {"traceparent": 7}}, {"otel": {}}])
 def test_what_others_wrote_into_meta_stops_no_job(
     traced: Traced, queue: Queue, monkeypatch: pytest.MonkeyPatch, meta: dict[str, Any]

@@ -194,6 +194,7 @@ def test_it_can_be_looked_up_while_it_waits(queue: DelayQueue) -> None:
     assert DelayQueue("other", queue.connection).fetch_job(job.id) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["enqueued", "fetched", "found"])
 @pytest.mark.parametrize("read", ["before", "at the gate"])
 @pytest.mark.parametrize("saved", ["before", "at the gate", "delayed", "moved"])
@@ -335,6 +336,7 @@ def test_a_timer_at_work_opens_the_gate_and_moves_on_time(queue: DelayQueue) -> 
     assert job.return_value() == 2
 
 
+@pytest.mark.slow
 def test_a_queue_whose_key_another_program_uses_holds_up_no_other(
     queue: DelayQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -372,6 +374,7 @@ def opened(queue: DelayQueue) -> int:
     return int(stats.get("cmdstat_blmove", {}).get("calls", 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", ["HMGET", "HSET", "ZADD", "HDEL", "LREM", "LTRIM", "~rq:job:"])
 def test_what_a_timer_may_not_let_through_stays_at_the_gate(
     one_queue: DelayQueue, right: str

@@ -329,6 +329,7 @@ def test_without_the_right_to_look_health_says_nothing_and_doctor_that(
     assert (check["verdict"], "denied" in check["says"]) == ("note", True)
 
 
+@pytest.mark.slow
 def test_health_and_doctor_look_without_rq(
     one_queue: DelayQueue, one_url: str, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ from tests.contrib.rq import jobs
 from tests.contrib.rq.rqs import burst, due_now, hearing
 from tests.faults.eventually import eventually
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 Start = Callable[..., "subprocess.Popen[str]"]
 

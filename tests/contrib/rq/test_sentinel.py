@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 from redis.sentinel import Sentinel
 
@@ -22,6 +23,7 @@ def port_of(server: Server) -> int:
     return int(server.url.rpartition(":")[2].partition("/")[0])
 
 
+@pytest.mark.slow
 def test_a_timer_follows_the_master(tmp_server: Callable[..., Server], tmp_path: Path) -> None:
     master = tmp_server(tcp=True, extra=("--repl-diskless-sync-delay", "0"))
     replica = tmp_server(tcp=True, extra=("--replicaof", f"127.0.0.1 {port_of(master)}"))

@@ -34,6 +34,7 @@ def past(old: OldQueue, *args: Any, ts: float = 1, **options: Any) -> Job:
     return old.enqueue_delay_job(old.create_job(jobs.add, args, **options), ts)
 
 
+@pytest.mark.slow
 def test_all_that_delay_rq_delayed_are_moved_and_run_once(
     queue: DelayQueue, old: OldQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,6 +82,7 @@ def test_their_timer_moves_ours(queue: DelayQueue) -> None:
     assert burst(queue) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_old_and_new_timers_over_old_and_new_jobs_lose_none_and_run_none_twice(
     one_queue: DelayQueue, seed: int

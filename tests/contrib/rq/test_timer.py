@@ -35,6 +35,7 @@ def calls(connection: redis.Redis) -> int:
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
 
 
+@pytest.mark.slow
 def test_no_job_is_moved_early_or_twice_by_many_timers(queue: DelayQueue) -> None:
     lots = random.Random(7)
     made: list[str] = []
@@ -328,6 +329,7 @@ def test_what_a_timer_cannot_serve_is_refused(queues: Any, said: str) -> None:
         Timer(queues)
 
 
+@pytest.mark.slow
 def test_a_cluster_is_refused_in_one_sentence(tmp_server: Callable[..., Server]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

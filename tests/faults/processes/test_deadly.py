@@ -29,6 +29,7 @@ def beside_others(shared: Shared, task: Any, *args: Any, **options: Any) -> Any:
     return job.refresh()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "args", "how"),
     [
@@ -61,6 +62,7 @@ def test_a_job_that_kills_its_process_fails_with_evidence(
         assert [line.text for line in job.logs] == ["about to read address 0"] * 3
 
 
+@pytest.mark.slow
 @PROCESS
 def test_a_job_that_breaks_its_event_loop_answers_for_that_itself(stand: Stand) -> None:
     """And not the next coroutine, which would find it broken, as would all after that."""
@@ -74,6 +76,7 @@ def test_a_job_that_breaks_its_event_loop_answers_for_that_itself(stand: Stand) 
         assert after.refresh().attempts == ()
 
 
+@pytest.mark.slow
 @PROCESS
 def test_a_child_that_has_no_descriptors_for_a_loop_gives_coroutines_back(stand: Stand) -> None:
     """And is replaced; else it would fail all that it gets, quicker than others can run them."""
@@ -86,6 +89,7 @@ def test_a_child_that_has_no_descriptors_for_a_loop_gives_coroutines_back(stand:
         assert children(worker) != [before]
 
 
+@pytest.mark.slow
 @PROCESS
 def test_a_plain_function_may_close_the_loop_that_it_finds(stand: Stand) -> None:
     with stand.at_work(concurrency=1):
@@ -96,6 +100,7 @@ def test_a_plain_function_may_close_the_loop_that_it_finds(stand: Stand) -> None
         assert after.refresh().attempts == ()
 
 
+@pytest.mark.slow
 def test_lines_that_were_shut_down_are_replaced(stand: Stand) -> None:
     """All children share them: without, nothing would ever run here again."""
     with stand.at_work(lease=1):  # which one did it is not always known
@@ -108,6 +113,7 @@ def test_lines_that_were_shut_down_are_replaced(stand: Stand) -> None:
         assert len(stand.notes("begun", job.id)) == 1
 
 
+@pytest.mark.slow
 @PROCESS
 def test_lines_that_do_not_block_any_more_are_mended(stand: Stand) -> None:
     """All children share them: those whose wait ended by that would die."""
@@ -146,6 +152,7 @@ def test_it_is_kept_for_as_long_as_it_said(shared: Shared) -> None:
     assert score / 1e6 < job.finished.timestamp() - 86_400
 
 
+@pytest.mark.slow
 def test_a_callback_that_crashes_too_changes_nothing(shared: Shared) -> None:
     job = beside_others(shared, hostile.leave, 3, on_failure=hostile.told_and_dies)
     assert len(shared.notes("told", job.id)) == 1
@@ -153,6 +160,7 @@ def test_a_callback_that_crashes_too_changes_nothing(shared: Shared) -> None:
     assert [attempt.crashed for attempt in job.attempts] == [True] * 3
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_system_kills_like_any_other(shared: Shared) -> None:
     job = beside_others(shared, hostile.spend_time, on_crash="fail")
     assert "was killed by SIG" in job.attempts[0].error.message
@@ -164,6 +172,7 @@ def test_memory_that_is_refused_is_an_error_like_any_other(shared: Shared) -> No
     assert len(shared.notes("begun", job.id)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     [
@@ -183,6 +192,7 @@ def test_what_no_exception_ends_is_killed(shared: Shared, task: Any) -> None:
         assert [line.text for line in job.logs] == ["deaf"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     "task", [hostile.power, hostile.deadlock, hostile.chatter, hostile.pass_over_errors]
@@ -202,6 +212,7 @@ def it_took_too_long(shared: Shared, job: Any) -> None:
     assert [attempt.crashed for attempt in job.attempts] == [False]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("task", [hostile.chatter, hostile.chatter_in_threads])
 def test_one_that_talks_all_the_time_is_retried_as_its_policy_says(
@@ -225,6 +236,7 @@ def test_one_that_talks_all_the_time_can_be_cancelled(shared: Shared) -> None:
     assert (job.status, job.attempts) == (State.CANCELLED, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["process", "fork"], indirect=True)
 def test_a_large_result_of_one_that_leaves_no_descriptor(stand: Stand) -> None:
     with stand.at_work(concurrency=1):
@@ -233,6 +245,7 @@ def test_a_large_result_of_one_that_leaves_no_descriptor(stand: Stand) -> None:
     assert (job.refresh().attempt, job.attempts) == (1, ())
 
 
+@pytest.mark.slow
 def test_a_large_result_that_cannot_be_handed_over(stand: Stand) -> None:
     with stand.at_work(concurrency=1):
         job = stand.queue.enqueue_call(
@@ -245,6 +258,7 @@ def test_a_large_result_that_cannot_be_handed_over(stand: Stand) -> None:
     assert stand.notes("told") == []
 
 
+@pytest.mark.slow
 def test_its_policy_says_what_becomes_of_what_was_killed(shared: Shared) -> None:
     before = len(shared.notes("asked"))
     retry = Retry(5, backoff=f"{HOSTILE}:no_more")
@@ -254,12 +268,14 @@ def test_its_policy_says_what_becomes_of_what_was_killed(shared: Shared) -> None
     assert [attempt.number for attempt in job.attempts] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_policy_that_dies_itself_is_a_crash(shared: Shared) -> None:
     retry = Retry(5, backoff=f"{HOSTILE}:kills_the_judge")
     job = beside_others(shared, hostile.swallow, timeout=0.5, retry=retry)
     assert "exited with code 4" in job.error.message
 
 
+@pytest.mark.slow
 def test_a_callback_that_never_ends_is_killed_and_its_job_has_completed(shared: Shared) -> None:
     job = shared.queue.enqueue_call(hostile.ran, timeout=2, on_success=hostile.told_forever)
     assert job.wait(60) == "ran"

@@ -17,6 +17,8 @@ from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, Stand
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +45,7 @@ def test_one_that_closes_is_not_counted_on(stand: Stand, monkeypatch: pytest.Mon
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
         stand.wait("close")
         (slot,) = pool_of(worker).slots
-        eventually(lambda: not slot.able and slot.pid)
+        eventually(lambda: not slot.takes_jobs and slot.pid)
         later = stand.queue.enqueue(hostile.ran)
         monkeypatch.delenv(tasks.BROKEN)
         with stand.at_work(concurrency=1):

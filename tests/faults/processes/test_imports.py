@@ -16,6 +16,8 @@ from tests.integration.processes import tasks
 from tests.integration.processes.stand import MODULE, PROCESS, ROOT, Stand, program
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @PROCESS
 def test_threads_and_connections_are_warned_of(

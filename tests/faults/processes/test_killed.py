@@ -20,6 +20,8 @@ from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, Stand
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def pool_of(worker: Any) -> Any:
     return worker._executor._pool

@@ -16,6 +16,8 @@ from tests.faults.processes.test_killed import spares
 from tests.integration.processes.stand import Shared, Stand
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def is_there(pid: object) -> bool:
     return Path(f"/proc/{pid}").exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bide import State
 from tests.faults.legal import assert_legal
 from tests.faults.processes import hostile
@@ -25,6 +27,7 @@ KINDS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 def test_all_but_one_run_and_one_fails_with_evidence(stand: Stand) -> None:
     count, bad = (1000, 500) if stand.executor == "process" else (300, 150)
     queue = stand.queue

@@ -18,6 +18,8 @@ from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
 

@@ -18,6 +18,8 @@ from tests.faults.processes.test_killed import children, pool_of, spares
 from tests.integration.processes.stand import PROCESS, Stand
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def successor(worker: Any, child: int) -> int:
     """The child that waits for jobs in the place of one that was there."""

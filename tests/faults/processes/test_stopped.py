@@ -18,6 +18,8 @@ from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_stopped_child_loses_its_lease_and_its_outcome_is_refused(
     stand: Stand, caplog: pytest.LogCaptureFixture

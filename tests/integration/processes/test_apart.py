@@ -9,6 +9,7 @@ from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, Shared, Stand
 
 
+@pytest.mark.slow
 def test_jobs_may_use_queues_whose_connections_were_made_before(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -23,6 +24,7 @@ def test_jobs_may_use_queues_whose_connections_were_made_before(
     children.close()
 
 
+@pytest.mark.slow
 def test_chance_differs_from_child_to_child(shared: Shared) -> None:
     jobs = [shared.queue.enqueue(tasks.chance) for _ in range(2)]
     shared.wait("chance", 2)
@@ -47,6 +49,7 @@ def test_a_job_that_forks_ends_once(shared: Shared) -> None:
     assert all(len(shared.notes("add", other.id)) == 1 for other in after)
 
 
+@pytest.mark.slow
 @PROCESS
 @pytest.mark.parametrize("task", [tasks.keep_signals, tasks.block_signals])
 def test_signals_that_one_job_keeps_from_us_end_the_next(stand: Stand, task: object) -> None:
@@ -63,6 +66,7 @@ def test_jobs_read_nobodys_input(shared: Shared) -> None:
     assert shared.queue.enqueue(tasks.read_input).wait(20) == ""
 
 
+@pytest.mark.slow
 @PROCESS
 def test_the_url_of_a_server_is_on_no_command_line(stand: Stand) -> None:
     """A password in it could be read by all users of the machine."""

@@ -21,6 +21,7 @@ def failed(job: Any) -> Any:
     return job.refresh().error
 
 
+@pytest.mark.slow
 def test_a_job_is_tried_as_often_as_its_policy_says(shared: Shared) -> None:
     job = shared.queue.enqueue(tasks.raise_it, "no", retry=AT_ONCE)
     assert failed(job).message == "no"
@@ -46,6 +47,7 @@ def test_or_to_be_left_alone_for_a_while(shared: Shared) -> None:
     assert shared.queue.enqueue(tasks.snooze_once).wait(20) == 1
 
 
+@pytest.mark.slow
 def test_a_tasks_own_time_out_and_retries_hold(shared: Shared) -> None:
     job = shared.queue.enqueue(tasks.brief)
     error = failed(job)
@@ -55,6 +57,7 @@ def test_a_tasks_own_time_out_and_retries_hold(shared: Shared) -> None:
     assert not job.attempts[0].crashed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [tasks.sleep, tasks.sleep_async])
 def test_what_takes_too_long_is_ended_by_an_exception(shared: Shared, task: Any) -> None:
     job = shared.queue.enqueue(task, 3600, timeout=0.5)
@@ -75,6 +78,7 @@ def test_what_a_finally_raises_does_not_hide_a_time_out(shared: Shared, task: An
     assert failed(job).type == "bide.JobTimeout"
 
 
+@pytest.mark.slow
 def test_the_time_of_one_job_is_not_that_of_the_next(shared: Shared) -> None:
     """An alarm that was set for a job that has ended rings in no other."""
     jobs = [shared.queue.enqueue(tasks.add, i, timeout=2) for i in range(20)]

@@ -13,6 +13,8 @@ from tests.integration.processes import tasks
 from tests.integration.processes.stand import HOSTILE, Stand
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_job_without_retries_waits_for_the_worker_that_has_its_function(
     stand: Stand, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

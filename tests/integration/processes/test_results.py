@@ -17,6 +17,7 @@ from tests.integration.processes.stand import PROCESS, Shared, Stand
 PID = os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [tasks.add, tasks.add_async])
 def test_functions_of_both_kinds_run_in_another_process(shared: Shared, task: Any) -> None:
     job = shared.queue.enqueue(task, 40, b=2)
@@ -88,6 +89,7 @@ def test_results_travel_as_the_queue_says(shared: Shared, serializer: Any) -> No
     queue.close()
 
 
+@pytest.mark.slow
 @PROCESS
 @pytest.mark.usefixtures("signing")
 def test_pickles_are_read_only_where_that_is_allowed(stand: Stand) -> None:

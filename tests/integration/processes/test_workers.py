@@ -11,6 +11,8 @@ from bide.errors import BideError
 from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, ROOT, Stand, program
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_burst_ends_when_nothing_is_due(stand: Stand) -> None:
     jobs = [stand.queue.enqueue(tasks.add, i) for i in range(30)]

@@ -16,6 +16,8 @@ from tests.integration.console import bide, error_of
 from tests.integration.supervisor.unit import Unit, started
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def ask(unit: Unit, path: str, method: str = "GET") -> tuple[int, str]:
     """Status and text of an answer."""

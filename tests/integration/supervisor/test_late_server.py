@@ -14,6 +14,8 @@ from tests.integration.supervisor.test_health import ask
 from tests.integration.supervisor.unit import started
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 WAITS = "Trying again until it works"
 
 

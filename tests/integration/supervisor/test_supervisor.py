@@ -15,6 +15,8 @@ from tests.integration.console import bide
 from tests.integration.supervisor.unit import children, started, state, stopped
 from tests.integration.workers import eventually
 
+pytestmark = pytest.mark.slow
+
 SERVES = r"worker (\S+) serves"
 
 

@@ -124,6 +124,7 @@ def test_all_that_is_enqueued_can_be_listed(bed: TestBed) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_however_many_there_are(bed: TestBed) -> None:
     jobs = [shop.note.prepare(str(i)) for i in range(1_500)]
     jobs += [shop.note.later("1h").prepare(str(i)) for i in range(1_000)]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = "pytester"
 
 Run = Callable[..., pytest.RunResult]
