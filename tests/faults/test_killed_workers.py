@@ -13,8 +13,6 @@ from tests.faults.ledger import Line
 from tests.faults.legal import assert_legal
 from tests.faults.look import end_leases
 
-pytestmark = pytest.mark.slow
-
 KEYS = keys_of("mail")
 OPTIONS = ("-q", "mail", "--lease", "2s")
 LONG = ("-q", "mail", "--lease", "10m")
@@ -61,6 +59,7 @@ def test_what_a_killed_worker_held_runs_again_when_its_lease_ends(
     _tokens_grow(crew)
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_that_wakes_past_its_lease_settles_nothing(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:
@@ -92,6 +91,7 @@ def test_a_frozen_worker_that_wakes_past_its_lease_settles_nothing(
     _all_stop(frozen, other)
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_that_wakes_while_another_runs_its_job_does_not_end_it(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:
@@ -116,6 +116,7 @@ def test_a_frozen_worker_that_wakes_while_another_runs_its_job_does_not_end_it(
     _all_stop(frozen, other)
 
 
+@pytest.mark.slow
 def test_a_worker_that_outlives_its_lease_by_renewing_keeps_its_jobs(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_worker_that_outlives_its_lease_by_renewing_keeps_its_jobs(
     _all_stop(holder, other)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_may_come_back_under_its_name(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:

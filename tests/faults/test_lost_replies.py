@@ -28,8 +28,6 @@ from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
 from tests.faults.verbs import empty_all, enqueue_all, settle_calls
 
-pytestmark = pytest.mark.slow
-
 QUEUE = "mail"
 KEYS = keys_of(QUEUE)
 LEASE_US = 60_000_000
@@ -106,6 +104,7 @@ def test_an_enqueue_adds_its_job_once(line: Line) -> None:
     assert rounds > 3  # connecting, NOSCRIPT, SCRIPT LOAD, and the call itself
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "came", "left"),
     [
@@ -134,6 +133,7 @@ def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[i
         assert {receipt.id for receipt in receipts} == holding.due.keys()
 
 
+@pytest.mark.slow
 def test_many_items_in_several_calls_are_gathered_once_each(line: Line) -> None:
     for _ in line.each_round():
         count = 2 * enqueue_commands.CHUNK_FOLDED + 7
@@ -145,6 +145,7 @@ def test_many_items_in_several_calls_are_gathered_once_each(line: Line) -> None:
         assert decode_body(body).args == (list(range(count)),)
 
 
+@pytest.mark.slow
 def test_many_jobs_in_several_calls_are_added_once_each(line: Line) -> None:
     rounds = 0
     for _ in line.each_round():
@@ -157,6 +158,7 @@ def test_many_jobs_in_several_calls_are_added_once_each(line: Line) -> None:
     assert rounds > 5
 
 
+@pytest.mark.slow
 def test_a_claim_returns_exactly_what_it_took(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(7))
@@ -172,6 +174,7 @@ def test_a_claim_returns_exactly_what_it_took(line: Line) -> None:
         assert {job.id for job in rest.jobs} == holding.due.keys()
 
 
+@pytest.mark.slow
 def test_a_settle_is_applied_once_and_never_called_lost(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(5))
@@ -205,6 +208,7 @@ def test_a_settle_is_applied_once_and_never_called_lost(line: Line) -> None:
         assert attempts == {again.id: 1, snoozed.id: 0, back.id: 0}
 
 
+@pytest.mark.slow
 def test_settles_and_a_claim_in_one_round_trip_each_take_effect_once(line: Line) -> None:
     """As a busy worker sends them; a loss in the middle leaves some applied and some not."""
     size = worker_commands.MAX_SETTLES
@@ -227,6 +231,7 @@ def test_settles_and_a_claim_in_one_round_trip_each_take_effect_once(line: Line)
         assert {job.id for job in claim.jobs} == holding.sets["active"].keys() == set(second)
 
 
+@pytest.mark.slow
 def test_leases_are_extended_in_spite_of_losses(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(3))
@@ -239,6 +244,7 @@ def test_leases_are_extended_in_spite_of_losses(line: Line) -> None:
         assert all(after[job.id] > before[job.id] for job in held)
 
 
+@pytest.mark.slow
 def test_jobs_are_cancelled_once(line: Line) -> None:
     for _ in line.each_round():
         ids = add(line.good, jobs(3, delay=60))
@@ -250,6 +256,7 @@ def test_jobs_are_cancelled_once(line: Line) -> None:
         assert holding.total("cancelled") == 3
 
 
+@pytest.mark.slow
 def test_a_job_is_promoted_rescheduled_and_deleted_in_spite_of_losses(line: Line) -> None:
     for _ in line.each_round():
         soon, later, never = add(line.good, jobs(3, delay=60))
@@ -266,6 +273,7 @@ def test_a_job_is_promoted_rescheduled_and_deleted_in_spite_of_losses(line: Line
         assert due[later] - due[soon] > 7_100_000_000
 
 
+@pytest.mark.slow
 def test_running_jobs_are_asked_to_end(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(3))
@@ -281,6 +289,7 @@ def test_running_jobs_are_asked_to_end(line: Line) -> None:
         assert holding.total("cancelled") == 3
 
 
+@pytest.mark.slow
 def test_ended_jobs_are_retried_once(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(2))
@@ -298,6 +307,7 @@ def test_ended_jobs_are_retried_once(line: Line) -> None:
         }
 
 
+@pytest.mark.slow
 def test_what_jobs_say_is_noted_once_or_once_more(line: Line) -> None:
     """The executor repeats as ever; the worker does not repeat notes, so that none is doubled."""
     for _ in line.each_round():
@@ -314,6 +324,7 @@ def test_what_jobs_say_is_noted_once_or_once_more(line: Line) -> None:
         assert notes.progress is not None
 
 
+@pytest.mark.slow
 def test_waiting_is_noted_and_retention_set(line: Line) -> None:
     for _ in line.each_round():
         (id,) = add(line.good, jobs(1))
@@ -328,6 +339,7 @@ def test_waiting_is_noted_and_retention_set(line: Line) -> None:
         assert holding.meta["retention"] == keep.stored()
 
 
+@pytest.mark.slow
 def test_a_queue_is_emptied_in_spite_of_losses(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(job_commands.SWEEP + 20, delay=60))
@@ -336,6 +348,7 @@ def test_a_queue_is_emptied_in_spite_of_losses(line: Line) -> None:
         assert assert_legal(line.direct, QUEUE).hashes["jobs"] == {}
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reached_its_server_says_so_at_once(
     proxy: Proxy, direct: redis.Redis, connect: Connect
 ) -> None:
@@ -357,6 +370,7 @@ def test_a_client_that_never_reached_its_server_says_so_at_once(
     assert refusals > 0
 
 
+@pytest.mark.slow
 def test_what_an_iterator_gives_is_drawn_and_added_once(
     proxy: Proxy, direct: redis.Redis, one_url: str
 ) -> None:

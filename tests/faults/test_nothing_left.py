@@ -18,8 +18,6 @@ from tests.faults.eventually import PATIENCE, eventually
 from tests.faults.ledger import Ledger
 from tests.faults.proxy import Proxy
 
-pytestmark = pytest.mark.slow
-
 
 class Left:
     """What there is now beyond what there was; descriptors only where the system lists them."""
@@ -74,6 +72,7 @@ def work(url: str, burst: bool = False) -> tuple[Worker, threading.Thread]:
     return worker, thread
 
 
+@pytest.mark.slow
 def test_after_a_burst(one_url: str, ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     enqueue(one_url)
@@ -99,6 +98,7 @@ def test_after_a_stop_with_all_kinds_of_jobs_running(
     eventually(left.nothing)
 
 
+@pytest.mark.slow
 def test_after_lost_connections(one_url: str, ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     with Proxy(one_url) as proxy:
@@ -120,6 +120,7 @@ def test_after_lost_connections(one_url: str, ledger: Ledger, tmp_path: Path) ->
         eventually(left.nothing)
 
 
+@pytest.mark.slow
 def test_after_the_server_has_gone(
     tmp_server: Callable[..., Server], ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_after_the_server_has_gone(
     eventually(left.nothing)
 
 
+@pytest.mark.slow
 def test_a_worker_starts_no_other_process(one_url: str, ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     enqueue(one_url)

@@ -21,8 +21,6 @@ from tests.faults.eventually import eventually
 from tests.faults.legal import assert_legal
 from tests.faults.proxy import Proxy
 
-pytestmark = pytest.mark.slow
-
 OPTIONS = ("-q", "mail", "--lease", "1s")
 FIRINGS = 160
 
@@ -31,6 +29,7 @@ def grid(first: int, step: int, count: int) -> list[str]:
     return [f"tick@{first + n * step}" for n in range(count)]
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_again_and_again_neither_lose_nor_double_a_firing(
     one_url: str, direct: redis.Redis, crew: Crew
 ) -> None:

@@ -63,7 +63,6 @@ def test_at_the_first_signal_what_runs_finishes_and_nothing_begins(
     assert forgotten(direct, worker.name)
 
 
-@pytest.mark.slow
 def test_at_the_second_signal_what_runs_is_given_back_without_using_an_attempt(
     one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
 ) -> None:

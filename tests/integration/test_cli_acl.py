@@ -143,7 +143,7 @@ def test_a_viewer_sees_all_and_changes_nothing(as_user: As, home: Path, url: str
         ("jobs", "delete", failed.id),
         ("jobs", "retry", failed.id),
         ("queues", "pause", "work"),
-        ("queues", "empty", "work", "--yes"),
+        ("queues", "purge", "work", "--yes"),
     ):
         assert "refuses access" in error_of(bide(home, *args, url=seeing))
     with contextlib.closing(Queue("work", url=seeing)) as queue, pytest.raises(AccessDenied):
@@ -175,7 +175,7 @@ def test_an_operator_runs_what_looks_and_what_changes(as_user: As, home: Path, u
         assert kind in told
     assert "is paused" in run("queues", "pause", "work")
     assert "is resumed" in run("queues", "resume", "work")
-    assert "removed 1 job" in run("queues", "empty", "work", "--yes")
+    assert "removed 1 job" in run("queues", "purge", "work", "--yes")
     assert "in schema 1" in run("queues", "upgrade", "work")
     assert other.id not in run("jobs", "ls")
     assert later.id in run("jobs", "show", later.id)

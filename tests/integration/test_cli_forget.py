@@ -51,7 +51,7 @@ def test_one_that_holds_something_stays_and_the_way_to_remove_that_is_told(
     )
     assert listed(home, one_url) == ["odrers"]
     assert odrers.counts().waiting == 1
-    said(bide(home, "queues", "empty", "odrers", "--yes", url=one_url))
+    said(bide(home, "queues", "purge", "odrers", "--yes", url=one_url))
     said(bide(home, "queues", "resume", "odrers", url=one_url))
     said(bide(home, "queues", "forget", "odrers", url=one_url))
 

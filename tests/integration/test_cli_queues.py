@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,7 +230,9 @@ def test_one_that_gives_no_sign_of_life_is_marked_while_it_holds_a_job(
         direct.hset("bide:workers", name, b"%d %s" % (int(at_us) - 20_000_000, text))
     hold(one_url, "dead", "mail", "shop:x")
     shown = said(bide(home, "workers", url=one_url))
-    assert "dead has given no sign of life for 20s; if it is dead, its jobs run again" in shown
+    assert re.search(
+        r"dead has given no sign of life for 2\d[.\d]*s; if it is dead, its jobs", shown
+    )
     assert "gone" not in shown
     (one,) = json.loads(said(bide(home, "workers", "--json", url=one_url)))["workers"]
     assert (one["name"], one["alive"], one["busy"]) == ("dead", False, 1)

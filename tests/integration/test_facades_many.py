@@ -179,7 +179,7 @@ def trips(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Queue
     told: list[str] = []
 
     class Told(Connections):
-        def post(self, calls: Any, behind: Any = None) -> Any:
+        def send(self, calls: Any, behind: Any = None) -> Any:
             told.append("sends")
             return super().send(calls, behind)
 

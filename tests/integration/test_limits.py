@@ -130,7 +130,6 @@ def test_who_waits_for_a_slot_is_told_when_one_is_free(queue: Queue, witness: Wi
             job.wait(90)
 
 
-@pytest.mark.slow
 def test_limited_workers_sleep_until_a_job_may_begin(queue: Queue, direct: redis.Redis) -> None:
     """However many wait, and however much: a few claims for each job that begins."""
     queue.configure(rate="10/s")
@@ -212,7 +211,7 @@ def test_a_busy_worker_is_a_reason_and_a_task_that_none_serves(queue: Queue) -> 
         waiting.wait(60)
         stray = queue.enqueue("nowhere:at_all")
         eventually(lambda: stray.refresh().status is State.DELAYED)
-        assert kinds(stray)[0] == "not_due"
+        assert kinds(stray)[0] == "not_served"
         assert worker.name
 
 

@@ -86,7 +86,7 @@ def test_an_operator_with_few_rights(guarded: str, servers: Servers, tmp_path: P
     assert "is paused" in run("queues", "pause", "mail")
     assert "is resumed" in run("queues", "resume", "mail")
     assert "rescheduled" in run("jobs", "reschedule", job.id, "--in", "1h")
-    assert "removed 1 job" in run("queues", "empty", "mail", "--yes")
+    assert "removed 1 job" in run("queues", "purge", "mail", "--yes")
     assert run("workers") == "No worker runs; `bide worker MODULE -q QUEUE` starts one.\n"
     told = {check["check"]: check for check in json.loads(run("doctor", "--json"))["checks"]}
     assert told["scripts"]["verdict"] == "ok"

@@ -27,8 +27,6 @@ from tests.servers.plain import client_of
 from tests.servers.producers import Producers
 from tests.servers.sentinel import Sentinels
 
-pytestmark = pytest.mark.slow
-
 QUEUES = ("mail", "other")
 """On two different masters, at first."""
 WORKER = ("-q", "mail", "-q", "other", "-c", "20", "--lease", "5s")
@@ -66,6 +64,7 @@ def master_of(servers: Servers, queue: str) -> Node:
     return servers.owner(keys_of(queue)["meta"])
 
 
+@pytest.mark.slow
 def test_slots_move_under_load(nodes: Cluster, crew: Crew, producers: Start) -> None:
     crew.workers_at_work(2, nodes.url, *STEADY)
     load = producers(nodes.url, *QUEUES)
@@ -95,6 +94,7 @@ def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
     assert set(crew.ledger.count("begun").values()) == {1}
 
 
+@pytest.mark.slow
 def test_sentinels_that_are_asked_to_fail_over(
     trio: Sentinels, crew: Crew, producers: Start
 ) -> None:
@@ -109,6 +109,7 @@ def test_sentinels_that_are_asked_to_fail_over(
     ends_well(trio, crew, load, lost=set(load.acknowledged) - before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lose", "regain"),
     [(Node.kill, Node.restart), (Node.freeze, Node.thaw)],
@@ -139,6 +140,7 @@ def test_a_master_is_lost(
     servers.settled()
 
 
+@pytest.mark.slow
 def test_a_node_that_hangs_delays_no_call_to_another(nodes: Cluster) -> None:
     client = Client(nodes.url, reply_timeout=2 * PATIENCE)
     hangs = master_of(nodes, "mail")

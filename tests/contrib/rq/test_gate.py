@@ -331,7 +331,7 @@ def test_a_timer_at_work_opens_the_gate_and_moves_on_time(queue: DelayQueue) -> 
     job = queue.enqueue(jobs.add, 1, delay=0.02, depends_on=parent)
     with at_work(queue), at_work(queue):
         run(queue)
-        eventually(lambda: queue.job_ids == [job.id])
+        eventually(partial(stands, queue, job))
     run(queue)
     assert job.return_value() == 2
 
@@ -400,7 +400,8 @@ def test_what_a_timer_may_not_let_through_stays_at_the_gate(
 
 
 def stands(queue: DelayQueue, job: Job) -> bool:
-    return queue.job_ids == [job.id]
+    """Whether the job was moved: it stands in the list, or RQ's worker was quick to run it."""
+    return queue.job_ids == [job.id] or job.is_finished
 
 
 def test_a_chain_of_delays(queue: DelayQueue) -> None:

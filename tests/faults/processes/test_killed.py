@@ -20,8 +20,6 @@ from tests.integration.processes import tasks
 from tests.integration.processes.stand import PROCESS, Stand
 from tests.integration.workers import eventually
 
-pytestmark = pytest.mark.slow
-
 
 def pool_of(worker: Any) -> Any:
     return worker._executor._pool
@@ -55,6 +53,7 @@ def test_a_busy_child(stand: Stand) -> None:
     assert len(stand.notes("begun", other.id)) == 1
 
 
+@pytest.mark.slow
 def test_idle_children(stand: Stand) -> None:
     with stand.at_work() as worker:
         for _ in range(3):
@@ -66,6 +65,7 @@ def test_idle_children(stand: Stand) -> None:
     assert all(job.refresh().attempts == () for job in jobs)
 
 
+@pytest.mark.slow
 def test_a_nursery_with_one_job(stand: Stand) -> None:
     with stand.at_work() as worker:
         job = stand.queue.enqueue(tasks.held, "gate")
@@ -80,6 +80,7 @@ def test_a_nursery_with_one_job(stand: Stand) -> None:
     assert "SIGKILL" in attempt.error.message
 
 
+@pytest.mark.slow
 @PROCESS
 def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
     with stand.at_work(lease=60) as worker:
@@ -97,6 +98,7 @@ def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
         assert len(stand.notes("begun", job.id)) == 2
 
 
+@pytest.mark.slow
 @PROCESS
 def test_an_idle_nursery(stand: Stand) -> None:
     with stand.at_work() as worker:
@@ -108,6 +110,7 @@ def test_an_idle_nursery(stand: Stand) -> None:
             assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
 
 
+@pytest.mark.slow
 @PROCESS
 def test_a_job_that_kills_the_nursery_each_time(stand: Stand) -> None:
     with stand.at_work():
@@ -145,6 +148,7 @@ def taken_by_nobody(stand: Stand, worker: Any) -> tuple[Job[Any], int, int]:
     return job, one, two
 
 
+@pytest.mark.slow
 @PROCESS
 def test_a_child_that_took_a_job_and_could_not_say_so(stand: Stand) -> None:
     with stand.at_work() as worker:
@@ -156,6 +160,7 @@ def test_a_child_that_took_a_job_and_could_not_say_so(stand: Stand) -> None:
     assert len(stand.notes("ran")) == 1
 
 
+@pytest.mark.slow
 @PROCESS
 def test_a_child_that_took_a_job_and_stands_still(stand: Stand) -> None:
     with stand.at_work() as worker:
@@ -167,6 +172,7 @@ def test_a_child_that_took_a_job_and_stands_still(stand: Stand) -> None:
     assert (job.refresh().attempt, job.attempts) == (1, ())
 
 
+@pytest.mark.slow
 def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
     stand: Stand,
 ) -> None:
@@ -189,6 +195,7 @@ def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
     assert all(job.refresh().attempts == () for job in others)
 
 
+@pytest.mark.slow
 def test_the_first_job_that_ends_says_how_long_jobs_take(stand: Stand) -> None:
     with stand.at_work() as worker:
         held: Any = worker._executor
@@ -199,6 +206,7 @@ def test_the_first_job_that_ends_says_how_long_jobs_take(stand: Stand) -> None:
         assert 0 < held._prefetch._mean < time.monotonic() - since
 
 
+@pytest.mark.slow
 def test_children_that_were_forked_in_advance(stand: Stand) -> None:
     """Nobody counts on one: what it was to run, the next one runs."""
     with stand.at_work() as worker:
