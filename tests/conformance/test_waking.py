@@ -5,6 +5,7 @@ The list holds one hint at most. A promise is live until its moment has come, an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -79,15 +80,16 @@ def test_a_promise_whose_moment_has_passed_covers_nothing(q: Probe, make: Make) 
 
 def test_whoever_is_about_to_keep_a_promise_covers_what_comes_now(q: Probe) -> None:
     """A lone worker would be woken once more for every other job of a stream."""
-    told = []
-    for i in range(50):  # until the job came within those milliseconds for sure
+    told: list[Any] = []
+    for i in itertools.count():  # until the job came within those milliseconds for sure
+        if len(told) == 3:
+            break
         q.hear()
         promised = q.now
         promise(q, "k1", 0)
         (receipt,) = q.add(f"j{i}", when=f"+{5 * SECOND}")
         if receipt.due_us - 5 * SECOND < promised + 4_000:
             told.append(q.hints())
-    assert told
     assert not any(told)
 
 
