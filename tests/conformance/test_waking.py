@@ -80,7 +80,7 @@ def test_a_promise_whose_moment_has_passed_covers_nothing(q: Probe, make: Make) 
 
 def test_whoever_is_about_to_keep_a_promise_covers_what_comes_now(q: Probe) -> None:
     """A lone worker would be woken once more for every other job of a stream."""
-    told: list[Any] = []
+    told: list[object] = []
     for i in itertools.count():  # until the job came within those milliseconds for sure
         if len(told) == 3:
             break
