@@ -36,30 +36,30 @@ def live(url: str, at_once: int, served: TaskRegistry) -> None:
     """Claim, run and settle, for as long as nobody ends the process."""
     client, ear = blocking.Client(url), redis.Redis.from_url(url)
     name = f"selfish.{os.getpid()}"
-    station = QueueState(keys_of(QUEUE), name, LEASE_US)
+    queue_state = QueueState(keys_of(QUEUE), name, LEASE_US)
     lifespan = Lifespan()
-    client.attempt_many([station.settle([])])  # refused; but now the server knows the script
+    client.attempt_many([queue_state.settle([])])  # refused; but now the server knows the script
     while True:
-        settles = station.take_settles()
-        commands: list[Any] = [station.settle(settles)] if settles else []
+        settles = queue_state.take_settles()
+        commands: list[Any] = [queue_state.settle(settles)] if settles else []
         sent = time.monotonic()
-        reply = client.run_many([*commands, station.claim(at_once, 0)])[-1]
-        station.claimed(reply, sent)
+        reply = client.run_many([*commands, queue_state.claim(at_once, 0)])[-1]
+        queue_state.claimed(reply, sent)
         for claimed in reply.jobs:
-            station.settles.append(_run(station, claimed, sent, served, lifespan))
-        while not station.settles and not station.is_due(time.monotonic()):
+            queue_state.settles.append(_run(queue_state, claimed, sent, served, lifespan))
+        while not queue_state.settles and not queue_state.is_due(time.monotonic()):
             # Redis reads 0 as for ever.
-            seconds = max(0.001, min(station.until - time.monotonic(), 10.0))
-            heard: Any = ear.blpop([station.keys["wake"]], seconds)
+            seconds = max(0.001, min(queue_state.until - time.monotonic(), 10.0))
+            heard: Any = ear.blpop([queue_state.keys["wake"]], seconds)
             if heard is not None:
-                station.hint(heard[1].decode())
+                queue_state.hint(heard[1].decode())
 
 
 def _run(
-    station: QueueState, claimed: Claimed, sent: float, served: TaskRegistry, lifespan: Lifespan
+    queue_state: QueueState, claimed: Claimed, sent: float, served: TaskRegistry, lifespan: Lifespan
 ) -> Settle:
     """Run a job as `bide.worker.processes.child` does."""
-    run = RunningJob(station, claimed, sent, lambda: None)
+    run = RunningJob(queue_state, claimed, sent, lambda: None)
     target, body = read(run, served, allow_pickle=False)
     call = prepare(body, target, lifespan, used())
     assert run.job is not None

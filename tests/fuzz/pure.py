@@ -179,8 +179,8 @@ def a_body(mutator: Mutator, corpus: list[bytes]) -> None:
     body = mutator.bytes(corpus)
     with contextlib.suppress(PayloadError):
         decode_body(body)
-    station = QueueState(MAIL, "w", 1_000_000)
-    run = RunningJob(station, Claimed("a", body, NOW, 1, 0, NOW, NOW), 0.0, lambda: None)
+    queue_state = QueueState(MAIL, "w", 1_000_000)
+    run = RunningJob(queue_state, Claimed("a", body, NOW, 1, 0, NOW, NOW), 0.0, lambda: None)
     with contextlib.suppress(BideError):
         target, read_body = copy_context().run(read, run, _served, allow_pickle=True)
         assert target.function.__module__ == tasks.__name__, "nothing else is ever found"

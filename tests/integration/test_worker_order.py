@@ -91,9 +91,9 @@ def hints_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a worker hears a hint stands among what its jobs note."""
     hint = QueueState.hint
 
-    def noted(station: QueueState, caller: str) -> None:
-        jobs.note(f"hint for {station.queue}")
-        hint(station, caller)
+    def noted(queue_state: QueueState, caller: str) -> None:
+        jobs.note(f"hint for {queue_state.queue}")
+        hint(queue_state, caller)
 
     monkeypatch.setattr(QueueState, "hint", noted)
 

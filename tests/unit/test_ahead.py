@@ -74,7 +74,7 @@ class Scene:
     """What a worker runs that has a few slots."""
 
     def __init__(self, slots: int, max_jobs: int | None = None) -> None:
-        self.station = QueueState(MAIL, "w1", 10_000_000)
+        self.queue_state = QueueState(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
         self.running = LocalExecutor("w1", TaskRegistry(), slots, max_jobs, (), self.changed.set)
         self.running._prefetch = Unhurried()
@@ -86,15 +86,15 @@ class Scene:
             body = encode_body(Body(task_name(function), [self.count]))  # type: ignore[arg-type]
             claimed.append(Claimed(f"{self.count}", body, 1, 1, 0, 5, 5))
             self.count += 1
-        self.running.submit(self.station, claimed, time.monotonic())
+        self.running.submit(self.queue_state, claimed, time.monotonic())
 
     async def settled(self, count: int) -> dict[str, str]:
         """The outcomes, once there are so many."""
         async with asyncio.timeout(10):
-            while len(self.station.settles) < count:
+            while len(self.queue_state.settles) < count:
                 await self.changed.wait()
                 self.changed.clear()
-        return {settle.id: settle.outcome for settle in self.station.settles}
+        return {settle.id: settle.outcome for settle in self.queue_state.settles}
 
 
 @pytest.fixture

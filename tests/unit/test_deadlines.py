@@ -1,4 +1,4 @@
-"""The parts of a worker that need no server: deadlines, the alarm, threads, a station's memory.
+"""The parts of a worker that need no server: deadlines, the alarm, threads, a queue_state's memory.
 
 Nothing here measures time: what must happen is waited for, and what must not is shown by something
 later that has happened before it.

@@ -39,7 +39,7 @@ class Slots:
     def __len__(self) -> int:
         return self.busy
 
-    def submit(self, station: QueueState, jobs: list[Claimed], sent: float) -> None:
+    def submit(self, state: QueueState, jobs: list[Claimed], sent: float) -> None:
         self.accepted += jobs
 
 
@@ -54,7 +54,7 @@ class Gone:
 
 
 @pytest.fixture
-def station() -> QueueState:
+def state() -> QueueState:
     return QueueState(keys_of("mail"), "w1", round(LEASE * 1e6))
 
 
@@ -64,32 +64,32 @@ def slots() -> Slots:
 
 
 @pytest.fixture
-async def loop(station: QueueState, slots: Slots) -> WorkerLoop:
-    loop = WorkerLoop(Gone(), [station], Strict(), burst=False)  # type: ignore[arg-type]
+async def loop(state: QueueState, slots: Slots) -> WorkerLoop:
+    loop = WorkerLoop(Gone(), [state], Strict(), burst=False)  # type: ignore[arg-type]
     loop._executor = slots  # type: ignore[assignment]
     return loop
 
 
-def released(station: QueueState) -> list[str]:
-    return [settle.id for settle in station.settles if settle.outcome == "release"]
+def released(state: QueueState) -> list[str]:
+    return [settle.id for settle in state.settles if settle.outcome == "release"]
 
 
 @pytest.mark.parametrize(("ago", "late"), [(0.0, False), (3.0, False), (5.0, True)])
 async def test_what_came_too_late_to_be_held_goes_back(
-    loop: WorkerLoop, station: QueueState, slots: Slots, ago: float, late: bool
+    loop: WorkerLoop, state: QueueState, slots: Slots, ago: float, late: bool
 ) -> None:
     """Another may have it by the time that it runs."""
-    loop._take(station, REPLY, time.monotonic() - ago)
-    assert released(station) == (["a"] if late else [])
+    loop._take(state, REPLY, time.monotonic() - ago)
+    assert released(state) == (["a"] if late else [])
     assert slots.accepted == ([] if late else [JOB])
 
 
 async def test_what_is_taken_while_stopping_goes_back(
-    loop: WorkerLoop, station: QueueState, slots: Slots
+    loop: WorkerLoop, state: QueueState, slots: Slots
 ) -> None:
     loop.stop()
-    loop._take(station, REPLY, time.monotonic())
-    assert (released(station), slots.accepted) == (["a"], [])
+    loop._take(state, REPLY, time.monotonic())
+    assert (released(state), slots.accepted) == (["a"], [])
 
 
 async def test_half_the_slots_are_claimed_at_a_time(loop: WorkerLoop) -> None:
@@ -100,12 +100,12 @@ async def test_half_the_slots_are_claimed_at_a_time(loop: WorkerLoop) -> None:
 
 @pytest.mark.parametrize(("ended", "claimed"), [(250, 3), (251, 3), (253, 2), (255, 0), (900, 0)])
 async def test_what_has_ended_takes_a_slot_until_it_is_on_its_way(
-    station: QueueState, ended: int, claimed: int
+    state: QueueState, ended: int, claimed: int
 ) -> None:
     """A round trip takes 250 outcomes along, and claims behind them."""
-    loop = WorkerLoop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [state], Strict(), burst=True)  # type: ignore[arg-type]
     loop._executor = Slots()  # type: ignore[assignment]
-    station.settles.extend(Settle(str(n), 1, "complete") for n in range(ended))
+    state.settles.extend(Settle(str(n), 1, "complete") for n in range(ended))
     (leaving,) = loop._take_settles()
     assert len(leaving) == 250
     assert loop._shares(time.monotonic(), loop._free(), [leaving]) == [claimed]
@@ -126,9 +126,9 @@ async def test_what_a_queue_cannot_be_told_takes_slots_of_that_queue_alone(
 
 
 async def test_who_drains_for_a_suspect_claims_nothing_until_it_is_idle(
-    loop: WorkerLoop, station: QueueState, slots: Slots
+    loop: WorkerLoop, state: QueueState, slots: Slots
 ) -> None:
-    loop._take(station, REPLY._replace(drain=True, jobs=[]), time.monotonic())
+    loop._take(state, REPLY._replace(drain=True, jobs=[]), time.monotonic())
     slots.busy = 1
     assert loop._free() == 0
     slots.busy = 0
@@ -136,46 +136,48 @@ async def test_who_drains_for_a_suspect_claims_nothing_until_it_is_idle(
 
 
 async def test_outcomes_are_kept_until_the_server_has_them(
-    loop: WorkerLoop, station: QueueState
+    loop: WorkerLoop, state: QueueState
 ) -> None:
     first, second = (Settle(id, 1, "complete") for id in "ab")
-    station.settles.append(second)
-    await loop._exchange([_QueueCalls(0, station, [], [first], None)])
-    assert list(station.settles) == [first, second]
-    assert station.resting
+    state.settles.append(second)
+    await loop._exchange([_QueueCalls(0, state, [], [first], None)])
+    assert list(state.settles) == [first, second]
+    assert state.resting
 
 
 @pytest.mark.parametrize(("burst", "claimed", "looks"), [(1, None, 1), (1, 1, 0), (0, None, 0)])
 async def test_a_burst_looks_once_more_behind_what_it_settled(
-    station: QueueState, burst: int, claimed: int | None, looks: int
+    state: QueueState, burst: int, claimed: int | None, looks: int
 ) -> None:
     """The slots may have gone to another queue, and a burst does not wait for hints."""
-    loop = WorkerLoop(Gone(), [station], Strict(), burst=bool(burst))  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [state], Strict(), burst=bool(burst))  # type: ignore[arg-type]
     loop._executor = Slots()  # type: ignore[assignment]
     loop._executor.mark_recorded = lambda settles: []  # type: ignore[method-assign]
-    station.check = False
+    state.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
-    part = _QueueCalls(0, station, [], [Settle("a", 1, "complete")], claimed)
+    part = _QueueCalls(0, state, [], [Settle("a", 1, "complete")], claimed)
     loop._read(part, replies, time.monotonic())
-    assert station.check == bool(looks)
+    assert state.check == bool(looks)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_job(
-    loop: WorkerLoop, station: QueueState, caplog: pytest.LogCaptureFixture, is_known: bool
+    loop: WorkerLoop, state: QueueState, caplog: pytest.LogCaptureFixture, is_known: bool
 ) -> None:
     """One that was given back as it came was never accepted: nothing is known of it."""
-    run = RunningJob(station, JOB._replace(body=encode_body(Body("app:task"))), 0.0, lambda: None)
+    run = RunningJob(state, JOB._replace(body=encode_body(Body("app:task"))), 0.0, lambda: None)
     loop._executor.mark_recorded = lambda settles: [run if is_known else None]  # type: ignore[method-assign]
-    loop._note_verdicts(station, [Settle("a", 1, "complete")], ["lost"])
+    loop._note_verdicts(state, [Settle("a", 1, "complete")], ["lost"])
     (record,) = caplog.records
     known = [1, "app:task"] if is_known else ["", ""]
     assert [getattr(record, name) for name in JOB_FIELDS] == ["a", *known, "mail"]
 
 
-async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(station: QueueState) -> None:
-    loop = WorkerLoop(Gone(), [station], Strict(), burst=True)  # type: ignore[arg-type]
+async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(
+    state: QueueState,
+) -> None:
+    loop = WorkerLoop(Gone(), [state], Strict(), burst=True)  # type: ignore[arg-type]
     slots = Slots()
     loop._executor = slots  # type: ignore[assignment]
     reported = asyncio.Event()
@@ -186,10 +188,10 @@ async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(station: Qu
         reported.set()
 
     slots.report = report  # type: ignore[attr-defined]
-    station.check = False
+    state.check = False
     assert loop._finished()
-    loop._take(station, REPLY._replace(jobs=[], lost=[Lost(JOB, "w0", has_failed=False)]), 0.0)
-    station.check = False
+    loop._take(state, REPLY._replace(jobs=[], lost=[Lost(JOB, "w0", has_failed=False)]), 0.0)
+    state.check = False
     assert not loop._finished()
     await reported.wait()
     ((id, how, has_failed),) = told

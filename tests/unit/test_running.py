@@ -40,19 +40,19 @@ class Scene:
     """One job of `mail` that a worker has just claimed."""
 
     def __init__(self, function: Any) -> None:
-        self.station = QueueState(MAIL, "w1", 10_000_000)
+        self.queue_state = QueueState(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
         self.running = LocalExecutor("w1", TaskRegistry(), 10, None, (), self.changed.set)
         body = encode_body(Body(task_name(function)))
-        self.running.submit(self.station, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
+        self.running.submit(self.queue_state, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
 
     async def outcome(self) -> str:
         async with asyncio.timeout(10):
-            while not self.station.settles:
+            while not self.queue_state.settles:
                 await self.changed.wait()
                 self.changed.clear()
         await self.running.close()
-        (settle,) = self.station.settles
+        (settle,) = self.queue_state.settles
         return settle.outcome
 
 

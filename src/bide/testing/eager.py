@@ -414,8 +414,8 @@ class Eager:
         terms = Constraints.read(job.terms.encode())
         body = frame(job.body) if terms.batches else job.body
         claimed = Claimed(job.id, body, now_us, 1, 0, due_us, due_us)
-        station = QueueState(keys, WORKER, _LEASE_US, config.signing_keys())
-        run = RunningJob(station, claimed, time.monotonic(), lambda: None)
+        queue_state = QueueState(keys, WORKER, _LEASE_US, config.signing_keys())
+        run = RunningJob(queue_state, claimed, time.monotonic(), lambda: None)
         self._running[job.id] = run
         shelf.jobs[job.id] = Snapshot(
             id=job.id,
@@ -476,7 +476,7 @@ class Eager:
         Raises:
             BaseException: what the job raised, if it has failed and failures are to be raised.
         """
-        id, shelf = run.claimed.id, self._shelves[run.station.queue]
+        id, shelf = run.claimed.id, self._shelves[run.queue_state.queue]
         self._running.pop(id, None)
         outcome, when, data = performed.ended
         now_us = _now_us()
@@ -489,7 +489,7 @@ class Eager:
             raw_notes=_notes(run, now_us, data if outcome in ("fail", "retry") else b""),
         )
         shelf.jobs[id] = job
-        seen = JobSeen(run.station.seal, job, performed.error)
+        seen = JobSeen(run.queue_state.seal, job, performed.error)
         self.jobs.append(seen)
         if outcome == "fail" and self._raise_failures:
             raise performed.error if isinstance(performed.error, Exception) else seen.failure()
@@ -524,7 +524,7 @@ def _when(text: str, now_us: int) -> int:
 
 def _notes(run: RunningJob, now_us: int, error: bytes) -> bytes:
     """What the job said of itself and how it ended, as `bide.model.history` reads it."""
-    lines = [f"{said.kind} {now_us} ".encode() + said.text for said in run.station.said]
+    lines = [f"{said.kind} {now_us} ".encode() + said.text for said in run.queue_state.said]
     if error:
         lines.append(f"E 1 {run.claimed.token} {now_us} {WORKER} ".encode() + error)
     return b"\n".join(lines)

@@ -362,7 +362,7 @@ class Work:
         self._runs = 0
         self._sent = 0.0
         self._worker = f"{WORKER}.{secrets.token_hex(3)}"
-        self._stations: dict[str, QueueState] = {}
+        self._queue_states: dict[str, QueueState] = {}
 
     def next(self) -> RunningJob | None:
         """The next job, claimed; None when nothing is left to do.
@@ -389,27 +389,32 @@ class Work:
         """
         for due in self._queues():
             if due.passes_us <= due.now_us:
-                self._claim(due.station, 0)
+                self._claim(due.queue_state, 0)
 
     def settle(self, run: RunningJob, performed: Performed) -> JobSeen | None:
         """Tell the server how a run ended; the job afterwards, None if it is no more."""
-        station, claimed = run.station, run.claimed
+        queue_state, claimed = run.queue_state, run.claimed
         outcome, when, data = performed.ended
         # One after another: of calls that share a round trip, one whose script the server does not
         # have yet runs last.
-        while notes := station.take_said():
+        while notes := queue_state.take_said():
             self._client.run_many(notes)
-        self._client.run(station.settle([Settle(claimed.id, claimed.token, outcome, when, data)]))
-        (snapshot,) = self._client.run(job_commands.fetch(station.keys, [claimed.id]))
+        self._client.run(
+            queue_state.settle([Settle(claimed.id, claimed.token, outcome, when, data)])
+        )
+        (snapshot,) = self._client.run(job_commands.fetch(queue_state.keys, [claimed.id]))
         if snapshot is None:
             return None
-        seen = JobSeen(station.seal, snapshot, performed.error)
+        seen = JobSeen(queue_state.seal, snapshot, performed.error)
         self.seen.append(seen)
         return seen
 
     def leave(self) -> None:
         """Have the server forget this worker."""
-        leaving = [worker_leave(station.keys, self._worker) for station in self._stations.values()]
+        leaving = [
+            worker_leave(queue_state.keys, self._worker)
+            for queue_state in self._queue_states.values()
+        ]
         self._client.run_many(leaving)
 
     def _claim_next(self) -> tuple[RunningJob | None, float]:
@@ -421,36 +426,36 @@ class Work:
         while True:
             next_us, again = math.inf, False
             for due in sorted(self._queues(), key=lambda due: due.at_us):
-                claim, told = self._claim(due.station, 1)
+                claim, told = self._claim(due.queue_state, 1)
                 again = again or told
                 for claimed in claim.jobs:
-                    return self._begun(due.station, claimed), next_us
+                    return self._begun(due.queue_state, claimed), next_us
                 # Where something is due that may not run yet, the claim knows when it may.
                 at_us = due.at_us if due.at_us > due.now_us else claim.deadline_us or math.inf
                 next_us = min(next_us, at_us)
             if not again:
                 return None, next_us
 
-    def _begun(self, station: QueueState, claimed: Claimed) -> RunningJob:
+    def _begun(self, queue_state: QueueState, claimed: Claimed) -> RunningJob:
         if self._runs == self._limit:
-            self._client.run(station.settle([Settle(claimed.id, claimed.token, "release")]))
+            self._client.run(queue_state.settle([Settle(claimed.id, claimed.token, "release")]))
             raise UsageError(self._too_many())
         self._runs += 1
-        return RunningJob(station, claimed, self._sent, lambda: None)
+        return RunningJob(queue_state, claimed, self._sent, lambda: None)
 
-    def _claim(self, station: QueueState, count: int) -> tuple[Claim, bool]:
+    def _claim(self, queue_state: QueueState, count: int) -> tuple[Claim, bool]:
         """Claim until there is a job, or nothing more; whether another queue was told something."""
         delivered = False
         while True:
             self._sent = time.monotonic()
-            claim: Claim = self._client.run(station.claim(count, 0))
-            station.claimed(claim, self._sent)
+            claim: Claim = self._client.run(queue_state.claim(count, 0))
+            queue_state.claimed(claim, self._sent)
             again = claim.more
             if claim.thin:
-                page = self._client.run(read_schedules(station.keys, claim.thin))
-                again = any(self._client.run_many(refills(station.keys, page))) or again
+                page = self._client.run(read_schedules(queue_state.keys, claim.thin))
+                again = any(self._client.run_many(refills(queue_state.keys, page))) or again
             if claim.post and not delivered:
-                outside_of_loops(partial(self._deliver, station.keys))
+                outside_of_loops(partial(self._deliver, queue_state.keys))
                 delivered = again = True
             if claim.jobs or not again:
                 return claim, delivered and not claim.post
@@ -473,24 +478,24 @@ class Work:
     def _queues(self) -> list[_Due]:
         """The queues that hold jobs, and when there is something to do in each."""
         for name in self._client.run(queue_commands.queues(keys_of(None, self._prefix))):
-            if name not in self._stations:
+            if name not in self._queue_states:
                 keys = keys_of(name, self._prefix)
-                self._stations[name] = QueueState(
+                self._queue_states[name] = QueueState(
                     keys, self._worker, _LEASE_US, config.signing_keys()
                 )
-        stations = list(self._stations.values())
-        all_counts = self._client.run_many([job_commands.counts(s.keys) for s in stations])
+        queue_states = list(self._queue_states.values())
+        all_counts = self._client.run_many([job_commands.counts(s.keys) for s in queue_states])
         return [
-            self._due(station, counts)
-            for station, counts in zip(stations, all_counts, strict=True)
+            self._due(queue_state, counts)
+            for queue_state, counts in zip(queue_states, all_counts, strict=True)
             if not counts.is_data
         ]
 
-    def _due(self, station: QueueState, counts: QueueStats) -> _Due:
+    def _due(self, queue_state: QueueState, counts: QueueStats) -> _Due:
         fires_us = 0 if counts.paused else counts.next_fire_us
-        passes_us = _first(fires_us, self._store.expires_us(station.keys))
+        passes_us = _first(fires_us, self._store.expires_us(queue_state.keys))
         at_us = passes_us if counts.paused else _first(counts.next_due_us, passes_us)
-        return _Due(station, counts.now_us, at_us, passes_us)
+        return _Due(queue_state, counts.now_us, at_us, passes_us)
 
     def _too_many(self) -> str:
         calls = list(dict.fromkeys(seen.call for seen in self.seen[-10:]))
@@ -504,7 +509,7 @@ class Work:
 class _Due(NamedTuple):
     """When there is something to do in a queue."""
 
-    station: QueueState
+    queue_state: QueueState
     now_us: int
     at_us: float
     """When its next job is due, or the time passes that `passes_us` says; infinite for never."""

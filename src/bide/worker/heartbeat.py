@@ -123,7 +123,7 @@ GRACE: Final = 5.0
 class HeldJob(Protocol):
     """A job under a lease."""
 
-    station: QueueState
+    queue_state: QueueState
     claimed: Claimed
     claimed_at: float
     deadline: float
@@ -187,7 +187,7 @@ class Leases(threading.Thread):
         by_queue: dict[QueueState, list[HeldJob]] = {}
         for job in self._held():
             if now - job.claimed_at >= self._interval / 2 and now < job.deadline + GRACE:
-                by_queue.setdefault(job.station, []).append(job)
+                by_queue.setdefault(job.queue_state, []).append(job)
         for queue_state, jobs in by_queue.items():
             try:
                 for i in range(0, len(jobs), MAX_SETTLES):

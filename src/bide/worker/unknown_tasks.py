@@ -81,7 +81,7 @@ class UnknownTasks:
         """
         task = self._tasks.get(run.task_name[:LONGEST_TASK], self._others)
         delay_us = round(min(max(run.waited(), 1.0), SELDOM) * 1e6)
-        now_us = run.station.now_us()
+        now_us = run.queue_state.now_us()
         earliest = -(-(now_us + delay_us) // GAP_US)
         latest = (now_us + FURTHEST_US) // GAP_US
         moment = task.moment if earliest <= task.moment <= latest else earliest

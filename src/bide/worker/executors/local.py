@@ -211,7 +211,7 @@ class LocalExecutor:
             self._end(run, ("cancel", "", b""))
             return
         try:
-            allow_pickle = run.station.queue in self._pickled
+            allow_pickle = run.queue_state.queue in self._pickled
             target, body = read(run, self._served, allow_pickle=allow_pickle)
             call = prepare(body, target, self._lifespan, used())
         except BideError as error:
@@ -235,7 +235,7 @@ class LocalExecutor:
             id: the job's id.
         """
         for run in list(self._held.values()):
-            if run.claimed.id != id or run.station.keys["asked"] != channel or run.asked:
+            if run.claimed.id != id or run.queue_state.keys["asked"] != channel or run.asked:
                 continue
             run.asked = True
             if run.task is not None and run.decided is None:
@@ -383,21 +383,21 @@ class LocalExecutor:
         if run.begun_at:
             self._moved_at = time.monotonic()
             self._prefetch.note_run(self._moved_at - run.begun_at)
-            if run.station.metrics is not None:
-                run.station.metrics.note_run(self._moved_at - run.begun_at)
+            if run.queue_state.metrics is not None:
+                run.queue_state.metrics.note_run(self._moved_at - run.begun_at)
             self._fill_slots_soon()
         outcome, when, data = ended
         if run.missing:
-            run.station.note_task(served=False)
+            run.queue_state.note_task(served=False)
             self.unknown_tasks.note(run)
             if outcome == "snooze":
                 when = self.unknown_tasks.next_look(run, -(-self.capacity // 2))
         elif run.claimed.missing_us and outcome not in UNCOUNTED:
-            run.station.note_task(served=True)
+            run.queue_state.note_task(served=True)
         if outcome not in UNCOUNTED:
             self.executed += 1
             log_end(run, outcome)
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
         self._unconfirmed[settle] = run
-        run.station.settles.append(settle)
+        run.queue_state.settles.append(settle)
         self._changed()

@@ -169,7 +169,7 @@ class ProcessExecutor:
             id: the job's id.
         """
         for run in self._held.values():
-            if run.claimed.id == id and run.station.keys["asked"] == channel and not run.asked:
+            if run.claimed.id == id and run.queue_state.keys["asked"] == channel and not run.asked:
                 run.asked = True
                 break
         else:
@@ -221,7 +221,7 @@ class ProcessExecutor:
                 self._end(number)
                 continue
             death = self._exits.get(number, _ALIVE)
-            assign = Assign(number, run.station.queue, run.claimed, run.claimed_at, *death)
+            assign = Assign(number, run.queue_state.queue, run.claimed, run.claimed_at, *death)
             if not self._pool.send(encode_assign(assign)):
                 break
             self._unsent.popleft()
@@ -231,7 +231,7 @@ class ProcessExecutor:
 
     def report(self, run: RunningJob, how: str, has_failed: bool) -> None:
         """Let a child call the hooks after an attempt that was lost by another worker."""
-        number, queue = next(self._numbers), run.station.queue
+        number, queue = next(self._numbers), run.queue_state.queue
         assign = Assign(number, queue, run.claimed, run.claimed_at, how, False, True, has_failed)
         self._reports.append(assign)
         self._dispatch()
@@ -246,8 +246,8 @@ class ProcessExecutor:
                     self._prefetch.note_run(reply.took)
                     self._newest = max(self._newest, reply.number)
                     run.decide(reply.ended)
-                    if run.station.metrics is not None:
-                        run.station.metrics.note_run(reply.took)
+                    if run.queue_state.metrics is not None:
+                        run.queue_state.metrics.note_run(reply.took)
                     run.missing = reply.missing
                     self._end(reply.number)
             elif isinstance(reply, NoteAdded) and run is not None:
@@ -325,7 +325,7 @@ class ProcessExecutor:
                 continue
             begun.add(number)
             if slot.stopped_at:
-                if now - slot.stopped_at > 2 * run.station.lease:
+                if now - slot.stopped_at > 2 * run.queue_state.lease:
                     slot.kill()  # its lease has ended: the outcome would be refused
                 continue
             longest = max(longest, now - slot.row.begun)
@@ -422,16 +422,16 @@ class ProcessExecutor:
         outcome, when, data = run.decided
         if run.missing:
             task_of(run)
-            run.station.note_task(served=False)
+            run.queue_state.note_task(served=False)
             self.unknown_tasks.note(run)
             if outcome == "snooze":
                 when = self.unknown_tasks.next_look(run, -(-self.capacity // 2))
         elif run.claimed.missing_us and outcome not in UNCOUNTED:
-            run.station.note_task(served=True)
+            run.queue_state.note_task(served=True)
         if outcome not in UNCOUNTED:
             self.executed += 1
             log_end(run, outcome)
         settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
         self._unconfirmed[settle] = run
-        run.station.settles.append(settle)
+        run.queue_state.settles.append(settle)
         self._changed()

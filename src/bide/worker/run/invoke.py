@@ -155,7 +155,7 @@ def arguments_of(run: RunningJob) -> tuple[Sequence[Any], Mapping[str, Any]] | t
     """
     if run.body is None:
         try:
-            run.station.seal.check("job", run.claimed.id, run.claimed.body)
+            run.queue_state.seal.check("job", run.claimed.id, run.claimed.body)
             run.body = open_envelope(decode_envelope(run.claimed.body))
         except BideError:
             return None, None
@@ -179,7 +179,7 @@ def identify(run: RunningJob, served: TaskRegistry) -> tuple[Target, Envelope, b
         BideError: the body has no valid signature or cannot be read, or the task is not served.
     """
     check_id(run.claimed.id)
-    is_signed = run.station.seal.check("job", run.claimed.id, run.claimed.body)
+    is_signed = run.queue_state.seal.check("job", run.claimed.id, run.claimed.body)
     envelope = decode_envelope(run.claimed.body)
     head = envelope.body
     run.learn(head)

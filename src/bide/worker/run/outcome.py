@@ -148,7 +148,7 @@ def completed(run: RunningJob, result: object) -> RunOutcome:
     try:
         data = encode_result(run.task_name, result, run.codec)
         if run.codec == "pickle":
-            data = run.station.seal.sign("result", run.claimed.id, data) if data else data
+            data = run.queue_state.seal.sign("result", run.claimed.id, data) if data else data
     except PayloadError as error:
         if _floods.may_log(run.task_name):
             log.error("%s (job %s) failed: %s", run.task_name, short_id(run.claimed.id), error)
@@ -204,7 +204,7 @@ def _raised(
         log.info("%s was snoozed", what)
         return RunOutcome(("snooze", check_when(error.when), b""), None, None)
     if isinstance(error, RetryLater) and error.queue:
-        log.info("%s holds queue %s: %s", what, run.station.queue, error)
+        log.info("%s holds queue %s: %s", what, run.queue_state.queue, error)
         return RunOutcome(("hold", check_when(f"+{error.delay_us}"), b""), None, None)
     if _is_cancelled(run, error):
         log.info("%s was cancelled while it ran", what)

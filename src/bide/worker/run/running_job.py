@@ -57,8 +57,8 @@ class RunningJob:
         "lost",
         "missing",
         "policy",
+        "queue_state",
         "say_soon",
-        "station",
         "task",
         "task_name",
         "timed_out",
@@ -71,7 +71,7 @@ class RunningJob:
         claimed_at: float,
         say_soon: Callable[[], None],
     ) -> None:
-        self.station = queue_state
+        self.queue_state = queue_state
         self.claimed = claimed
         self.claimed_at = claimed_at
         self.say_soon = say_soon
@@ -118,7 +118,7 @@ class RunningJob:
 
     def add_note(self, kind: str, text: bytes) -> None:
         """Buffer a note for the next round trip; any thread may call."""
-        if self.station.said.add(JobNote(self.claimed.id, self.claimed.token, kind, text)):
+        if self.queue_state.said.add(JobNote(self.claimed.id, self.claimed.token, kind, text)):
             self.say_soon()
 
     def learn(self, head: Body) -> None:
@@ -132,7 +132,7 @@ class RunningJob:
         parents: Sequence[str] = (),
     ) -> CurrentJob:
         """Return the job as its own code sees it."""
-        queue_state = self.station
+        queue_state = self.queue_state
         return CurrentJob(
             queue_state.queue,
             queue_state.worker,
@@ -152,7 +152,9 @@ class RunningJob:
 
     def snapshot(self) -> RunningTask:
         """Return the entry for this job in the worker's report."""
-        return RunningTask(self.station.queue, self.claimed.id, self.task_name, self.claimed.token)
+        return RunningTask(
+            self.queue_state.queue, self.claimed.id, self.task_name, self.claimed.token
+        )
 
     def elapsed(self) -> float:
         """Return the seconds since the job was first due."""
