@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from redis import exceptions as lib
 from redis.retry import Retry
@@ -172,6 +172,8 @@ def complaint(url: str) -> str:
     st.text(),
     st.sampled_from(["host", "host:6379/0", "[::1]", "/run/v.sock", ""]),
 )
+@example("redis", "@0?", "", "host")
+@example("redis", "?", "&", "host")
 def test_whatever_stands_around_it(scheme: str, before: str, after: str, rest: str) -> None:
     url = f"{scheme}://:{before}{SECRET}{after}@{rest}"
     assert SECRET not in hide_password(url)

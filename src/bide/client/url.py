@@ -255,7 +255,9 @@ def _check_query(parts: SplitResult, shown: str) -> None:
             form = f"rediss+{several}" if several else "rediss"
             raise UsageError(f"{shown} sets {name!r}, which is for TLS; write {form}://HOST:PORT.")
         if name not in taken and name not in _TLS:
-            option = "an option" if "password=" in parts.query else repr(name)  # may be part of it
+            # The name may be part of a password that is not percent-encoded.
+            is_secret = "password=" in parts.query or "@" in parts.query
+            option = "an option" if is_secret else repr(name)
             raise UsageError(
                 f"{shown} sets {option}, which bide does not take from a URL; it takes "
                 f"{', '.join(taken)} and, for TLS, {', '.join(_TLS)}."
