@@ -16,8 +16,10 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
-# How many processes run the tests, which mostly wait; 0: all in the one that was started.
-JOBS ?= $(shell echo $$((3 * $$(nproc 2>/dev/null || echo 2))))
+# How many processes run the tests, which often wait; 0: all in the one that was started. Those that
+# are slow keep the machine busy by themselves.
+CORES := $(shell nproc 2>/dev/null || echo 2)
+JOBS  ?= $(shell echo $$((2 * $(CORES))))
 
 # An environment that was left half-made, has lost its Python or came here from another directory
 # is made again. The stamp, written last, holds the directory it was made in.
@@ -39,7 +41,7 @@ test: $(VENV)/has-dev  ## Run the tests, each behaviour once (ARGS="-k embedded 
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
 
 slow: $(VENV)/has-dev $(VENV)/has-browser  ## Run what takes longer: all servers, chaos, fuzz, browser
-	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m slow $(ARGS)
+	@$(PY) -m pytest -q -n $(CORES) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
 	@$(MAKE) test

@@ -19,6 +19,7 @@ from bide import AccessDenied, BideError, DelayQueue, Queue, Retention, State, W
 from bide.cli.server import quoted
 from bide.client.acl import rules
 from bide.protocol.keys import keys_of
+from bide.protocol.scripts import load, names
 from tests.integration import jobs
 from tests.integration.console import bide, error_of, said
 from tests.integration.workers import eventually, listeners
@@ -264,6 +265,8 @@ def test_what_a_user_may_not_do_names_the_right_and_what_prints_it(
     queue.enqueue(jobs.add, 1, job_id="a", delay=60)
     raw.hset("bide:queues", "staged", 0)
     raw.hset("bide:workers", "w1.", f"{time.time_ns() // 1000} {{}}")
+    for script in names():  # as a worker of this release does at its start
+        raw.script_load(load(script).text)
     error = error_of(bide(home, *args, url=as_user("viewer")))
     assert re.search(rf"its user lacks the rights? {lacks}; `bide acl {needs}` prints", error), (
         error

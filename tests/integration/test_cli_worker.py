@@ -101,7 +101,7 @@ def test_pickles_are_read_only_where_that_was_allowed(
     assert "--allow-pickle" in job.error.message
     job.retry()
     refused = bide(home, *work, "--allow-pickle", url=one_url)
-    assert "set $BIDE_SIGNING_KEYS" in error_of(refused, 2)
+    assert "Set $BIDE_SIGNING_KEYS" in error_of(refused, 2)
     done = bide(home, *work, "--allow-pickle", url=one_url, BIDE_SIGNING_KEYS=signing)
     assert signing.partition(":")[2] not in done.stderr
     assert job.refresh().result == "hello world"

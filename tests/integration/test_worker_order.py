@@ -217,7 +217,7 @@ def test_weights_hold_over_ten_thousand_jobs(high: Queue, low: Queue, concurrenc
     fill(high, 9_500)
     fill(low, 9_500)
     with at_work(high, low, modules=MODULES, order={"low": 1, "high": 6}, concurrency=concurrency):
-        seen = jobs.wait_seen(10_000)[:10_000]
+        seen = jobs.wait_seen(10_000, 300)[:10_000]
         high.purge()
         low.purge()
     counts = Counter(seen)
@@ -315,9 +315,10 @@ def test_and_a_promise_that_it_cannot_keep(
     high: Queue, low: Queue, direct: redis.Redis, delay: float, witness: Witness
 ) -> None:
     """Two workers promised to look when the job is due, and then were filled by the other queue."""
-    job = high.enqueue(ordered.mark, delay=6)  # two workers start before, on any machine
-    by = job.due.timestamp() + 0.1
     with at_work_many(2, high, low, concurrency=1):
+        eventually(lambda: len(high.workers()) == 2)
+        job = high.enqueue(ordered.mark, delay=6)
+        by = job.due.timestamp() + 0.1
         eventually(lambda: direct.zcount(high.keys["keep"], "-inf", by * 1e6) == 2)
         low.enqueue(ordered.hold, delay=delay)
         low.enqueue(ordered.hold, delay=delay)
