@@ -299,9 +299,9 @@ if not paused then
   -- Jobs that a worker without their task gave back. One that has it takes them as it can, not at
   -- the moments at which they are looked at again. They have no priority: half of the slots are
   -- theirs, the odd one every second time, and what others leave.
-  local wanted, now_or_later = most - #taken, eager and '+inf' or now
+  local free, now_or_later = most - #taken, eager and '+inf' or now
   local is_any = redis.call('EXISTS', due[UNSERVED]) == 1
-  local share = is_any and math.floor(wanted / 2) + wanted % 2 * (seq % 2) or 0
+  local share = is_any and math.floor(free / 2) + free % 2 * (seq % 2) or 0
   local function take_unserved(some)
     local picked = redis.call('ZRANGEBYSCORE', due[UNSERVED], '-inf', now_or_later, 'WITHSCORES',
       'LIMIT', 0, some)
@@ -316,8 +316,7 @@ if not paused then
   for step = 1, is_any and LEVELS + 1 or LEVELS do
     local level = step > LEVELS and UNSERVED or step
     local turn_at = has_groups and level ~= UNSERVED and group_turns.first(sets, group, level)
-    wanted = most - #taken
-    if level == UNSERVED and wanted > 0 then take_unserved(wanted) end
+    if level == UNSERVED and most > #taken then take_unserved(most - #taken) end
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
       take_turns(level, group_turns.share(meta, set[14] == '1', due[level], now, most - #taken))
@@ -325,7 +324,7 @@ if not paused then
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)
-    wanted = most - #taken
+    local wanted = most - #taken
     if head[2] and tonumber(head[2]) <= now then
       if wanted > 0 then
         local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now, 'WITHSCORES',
