@@ -3,8 +3,8 @@
 `POST /may` enqueues a report and answers 202; `GET /may` says how it stands. Python's own HTTP
 server is enough; a framework changes how routes are written, and nothing else. It prints:
 
-    POST /may: 202 {"new": true}
-    POST /may: 202 {"new": false}
+    POST /may: 202 {"created": true}
+    POST /may: 202 {"created": false}
     GET /may: 200 {"status": "completed", "result": "report-may.pdf"}
     GET /june: 404 {}
 """
@@ -28,7 +28,7 @@ class Application(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         # The id comes from what is asked for: a second click finds the first job.
         job = report.options(job_id=self.path).enqueue(self.path[1:])
-        self.answer(202, new=job.created)
+        self.answer(202, created=job.created)
 
     def do_GET(self) -> None:
         try:

@@ -23,7 +23,7 @@ def call(
     priority = more.get("priority", 5)
     terms = f"{more.get('terms', '')}k={key} f={way}"
     (receipt,) = q.add_many(Prepared(id, when, priority, body, terms=terms))
-    return receipt.outcome, receipt.id, round((receipt.due_us - q.now) / SECOND)
+    return receipt.result, receipt.id, round((receipt.due_us - q.now) / SECOND)
 
 
 def args(q: Probe) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def done(q: Probe) -> list[str]:
 
 
 def test_each_call_pushes_the_due_time_and_brings_its_arguments(q: Probe) -> None:
-    assert call(q, "a", QUIET, 1) == ("new", "a", 2)
+    assert call(q, "a", QUIET, 1) == ("created", "a", 2)
     q.move(1.5)
-    assert call(q, "b", QUIET, 2) == ("pushed", "a", 2)
+    assert call(q, "b", QUIET, 2) == ("debounced", "a", 2)
     q.move(1.5)
     assert q.taken() == []
     q.move(1)
@@ -58,9 +58,9 @@ def test_it_is_due_by_its_longest_wait_however_many_calls_come(q: Probe) -> None
     for i in range(4):
         q.move(1)
         call(q, f"b{i}", BOUNDED)
-    assert call(q, "c", BOUNDED) == ("pushed", "a", 1)
+    assert call(q, "c", BOUNDED) == ("debounced", "a", 1)
     q.move(3)
-    assert call(q, "d", BOUNDED, 9) == ("pushed", "a", -2)
+    assert call(q, "d", BOUNDED, 9) == ("debounced", "a", -2)
     assert (q.taken(), args(q)) == (["a"], {"a": 9})
 
 
@@ -68,22 +68,22 @@ def test_a_call_while_it_runs_begins_anew(q: Probe) -> None:
     call(q, "a", BOUNDED, 1)
     q.move(2)
     (job,) = q.claim().jobs
-    assert call(q, "b", BOUNDED, 2) == ("new", "b", 2)
+    assert call(q, "b", BOUNDED, 2) == ("created", "b", 2)
     q.settle(job, "retry", f"+{SECOND}")
-    assert call(q, "c", BOUNDED, 3) == ("pushed", "b", 2)
+    assert call(q, "c", BOUNDED, 3) == ("debounced", "b", 2)
     assert args(q) == {"a": 1, "b": 3}
 
 
 def test_one_that_was_cancelled_is_not_pushed(q: Probe) -> None:
     call(q, "a", BOUNDED)
     q.cancel("a")
-    assert call(q, "b", BOUNDED) == ("new", "b", 2)
+    assert call(q, "b", BOUNDED) == ("created", "b", 2)
 
 
 def test_a_delay_of_the_latest_call_is_kept(q: Probe) -> None:
-    assert call(q, "a", BOUNDED, when=f"+{8 * SECOND}") == ("new", "a", 8)
-    assert call(q, "b", BOUNDED, when=f"+{9 * SECOND}") == ("pushed", "a", 9)
-    assert call(q, "c", BOUNDED) == ("pushed", "a", 2)
+    assert call(q, "a", BOUNDED, when=f"+{8 * SECOND}") == ("created", "a", 8)
+    assert call(q, "b", BOUNDED, when=f"+{9 * SECOND}") == ("debounced", "a", 9)
+    assert call(q, "c", BOUNDED) == ("debounced", "a", 2)
 
 
 def test_the_priority_and_the_expiry_of_the_latest_call_hold(q: Probe) -> None:
@@ -96,10 +96,10 @@ def test_the_priority_and_the_expiry_of_the_latest_call_hold(q: Probe) -> None:
 def test_a_push_that_is_repeated_pushes_once(q: Probe) -> None:
     call(q, "a", QUIET, 1)
     q.move(1)
-    assert call(q, "b", QUIET, 2) == ("pushed", "a", 2)
+    assert call(q, "b", QUIET, 2) == ("debounced", "a", 2)
     call(q, "c", QUIET, 3)
     q.move(1)
-    assert call(q, "b", QUIET, 2)[:2] == ("pushed", "a")
+    assert call(q, "b", QUIET, 2)[:2] == ("debounced", "a")
     assert args(q) == {"a": 3}
     q.move(1)
     assert q.taken() == ["a"]
@@ -118,19 +118,19 @@ def test_a_push_to_later_wakes_nobody(q: Probe) -> None:
 
 
 def test_the_first_runs_and_the_rest_become_one(q: Probe) -> None:
-    assert call(q, "a", ONE, 1) == ("new", "a", 0)
-    assert call(q, "b", ONE, 2) == ("new", "b", 10)
-    assert call(q, "c", ONE, 3) == ("folded", "b", 10)
+    assert call(q, "a", ONE, 1) == ("created", "a", 0)
+    assert call(q, "b", ONE, 2) == ("created", "b", 10)
+    assert call(q, "c", ONE, 3) == ("throttled", "b", 10)
     assert done(q) == ["a"]
-    assert call(q, "d", ONE, 4) == ("folded", "b", 10)
+    assert call(q, "d", ONE, 4) == ("throttled", "b", 10)
     assert args(q)["b"] == 4
     q.move(10)
     assert done(q) == ["b"]
-    assert call(q, "e", ONE, 5) == ("new", "e", 10)
+    assert call(q, "e", ONE, 5) == ("created", "e", 10)
     q.move(21)
-    assert call(q, "f", ONE, 6) == ("folded", "e", -11)
+    assert call(q, "f", ONE, 6) == ("throttled", "e", -11)
     assert done(q) == ["e"]
-    assert call(q, "g", ONE, 7) == ("new", "g", 0)
+    assert call(q, "g", ONE, 7) == ("created", "g", 0)
 
 
 def test_several_run_in_a_period_and_never_more(q: Probe) -> None:
@@ -140,22 +140,22 @@ def test_several_run_in_a_period_and_never_more(q: Probe) -> None:
         dues.append((outcome, id, due))
         q.move(2)
     assert dues == [
-        ("new", "a0", 0),
-        ("new", "a1", 0),
-        ("new", "a2", 0),
-        ("new", "a3", 4),
-        ("folded", "a3", 2),
+        ("created", "a0", 0),
+        ("created", "a1", 0),
+        ("created", "a2", 0),
+        ("created", "a3", 4),
+        ("throttled", "a3", 2),
     ]
     assert args(q)["a3"] == 4
     q.move(1)
     assert q.taken() == ["a0", "a1", "a2", "a3"]
-    assert call(q, "b", THREE) == ("new", "b", 1)
+    assert call(q, "b", THREE) == ("created", "b", 1)
 
 
 def test_a_first_job_that_waits_keeps_its_arguments(q: Probe) -> None:
     call(q, "a", ONE, 1)
     q.move(11)
-    assert call(q, "b", ONE, 2) == ("new", "b", 0)
+    assert call(q, "b", ONE, 2) == ("created", "b", 0)
     assert args(q) == {"a": 1, "b": 2}
 
 
@@ -163,35 +163,35 @@ def test_a_trailing_run_that_was_cancelled_gives_its_turn_back(q: Probe) -> None
     call(q, "a", ONE)
     call(q, "b", ONE)
     q.cancel("b")
-    assert call(q, "c", ONE) == ("new", "c", 10)
+    assert call(q, "c", ONE) == ("created", "c", 10)
 
 
 def test_a_trailing_run_that_was_deleted_leaves_the_rate_as_it_is(q: Probe) -> None:
     call(q, "a", ONE)
     call(q, "b", ONE)
     q.run(job_commands.delete(q.keys, ["a", "b"]))
-    assert call(q, "c", ONE) == ("new", "c", 20)
+    assert call(q, "c", ONE) == ("created", "c", 20)
 
 
 def test_a_delay_counts_where_it_is_due(q: Probe) -> None:
-    assert call(q, "a", ONE, when=f"+{30 * SECOND}") == ("new", "a", 30)
-    assert call(q, "b", ONE, when=f"+{35 * SECOND}") == ("new", "b", 40)
-    assert call(q, "c", ONE, when=f"+{50 * SECOND}") == ("new", "c", 50)
+    assert call(q, "a", ONE, when=f"+{30 * SECOND}") == ("created", "a", 30)
+    assert call(q, "b", ONE, when=f"+{35 * SECOND}") == ("created", "b", 40)
+    assert call(q, "c", ONE, when=f"+{50 * SECOND}") == ("created", "c", 50)
 
 
 def test_a_delayed_run_holds_no_others_back(q: Probe) -> None:
-    assert call(q, "later", ONE, 0, when=f"+{3600 * SECOND}") == ("new", "later", 3600)
-    assert call(q, "a", ONE, 1) == ("new", "a", 0)
-    assert call(q, "b", ONE, 2) == ("new", "b", 10)
-    assert call(q, "c", ONE, 3) == ("folded", "b", 10)
+    assert call(q, "later", ONE, 0, when=f"+{3600 * SECOND}") == ("created", "later", 3600)
+    assert call(q, "a", ONE, 1) == ("created", "a", 0)
+    assert call(q, "b", ONE, 2) == ("created", "b", 10)
+    assert call(q, "c", ONE, 3) == ("throttled", "b", 10)
     assert args(q) == {"later": 0, "a": 1, "b": 3}
 
 
 def test_a_delayed_call_leaves_the_trailing_run_as_it_is(q: Probe) -> None:
     call(q, "a", ONE, 1)
-    assert call(q, "b", ONE, 2) == ("new", "b", 10)
-    assert call(q, "later", ONE, 3, when=f"+{60 * SECOND}") == ("new", "later", 60)
-    assert call(q, "c", ONE, 4) == ("folded", "b", 10)
+    assert call(q, "b", ONE, 2) == ("created", "b", 10)
+    assert call(q, "later", ONE, 3, when=f"+{60 * SECOND}") == ("created", "later", 60)
+    assert call(q, "c", ONE, 4) == ("throttled", "b", 10)
     assert args(q) == {"a": 1, "b": 4, "later": 3}
 
 
@@ -199,17 +199,17 @@ def test_a_delayed_call_that_is_too_near_folds_and_a_plain_one_brings_it_back(q:
     call(q, "later", ONE, 1, when=f"+{30 * SECOND}")
     call(q, "a", ONE, 2)
     call(q, "b", ONE, 3)
-    assert call(q, "c", ONE, 4, when=f"+{25 * SECOND}") == ("folded", "b", 40)
-    assert call(q, "d", ONE, 5) == ("folded", "b", 10)
+    assert call(q, "c", ONE, 4, when=f"+{25 * SECOND}") == ("throttled", "b", 40)
+    assert call(q, "d", ONE, 5) == ("throttled", "b", 10)
     assert args(q) == {"later": 1, "a": 2, "b": 5}
 
 
 def test_runs_on_both_sides_count(q: Probe) -> None:
     for i, at in enumerate((30, 35, 40)):
         call(q, f"later{i}", THREE, when=f"+{at * SECOND}")
-    assert call(q, "a", THREE, when=f"+{29 * SECOND}") == ("new", "a", 29)
-    assert call(q, "b", THREE, when=f"+{31 * SECOND}") == ("new", "b", 39)
-    assert call(q, "c", THREE, when=f"+{20 * SECOND}") == ("new", "c", 20)
+    assert call(q, "a", THREE, when=f"+{29 * SECOND}") == ("created", "a", 29)
+    assert call(q, "b", THREE, when=f"+{31 * SECOND}") == ("created", "b", 39)
+    assert call(q, "c", THREE, when=f"+{20 * SECOND}") == ("created", "c", 20)
 
 
 def test_of_very_many_delayed_runs_the_earliest_are_held_to(q: Probe) -> None:
@@ -228,8 +228,8 @@ def test_after_a_jump_backward_a_throttle_restrains_for_a_period_and_no_longer(q
     call(q, "a", ONE)
     q.taken()
     q.move(-3600)
-    assert call(q, "b", ONE) == ("new", "b", 10)
-    assert call(q, "c", ONE) == ("folded", "b", 10)
+    assert call(q, "b", ONE) == ("created", "b", 10)
+    assert call(q, "c", ONE) == ("throttled", "b", 10)
 
 
 def test_a_throttle_is_forgotten_when_it_restrains_nothing(q: Probe) -> None:
@@ -245,7 +245,7 @@ def test_a_throttle_is_remembered_while_it_restrains(q: Probe) -> None:
     q.add_many(*jobs)
     q.run(job_commands.delete(q.keys, [f"j{i}" for i in range(40)]))
     assert q.raw.hlen(q.keys["unique"]) == 40
-    assert call(q, "b", ONE, key="k7") == ("new", "b", 10)
+    assert call(q, "b", ONE, key="k7") == ("created", "b", 10)
 
 
 def test_a_trailing_run_that_is_late_takes_calls_after_its_time(q: Probe) -> None:
@@ -254,5 +254,5 @@ def test_a_trailing_run_that_is_late_takes_calls_after_its_time(q: Probe) -> Non
     q.move(25)
     others = [Prepared(f"x{i}", "+0", 5, BODY, terms=f"k=k{i} f={ONE}") for i in range(60)]
     q.add_many(*others)
-    assert call(q, "c", ONE, 3) == ("folded", "b", -15)
+    assert call(q, "c", ONE, 3) == ("throttled", "b", -15)
     assert args(q)["b"] == 3

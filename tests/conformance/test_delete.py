@@ -79,7 +79,7 @@ def test_its_id_is_free_again_and_starts_from_nothing(q: Probe) -> None:
     q.settle(job, "retry", "+0", b'{"type":"E","message":""}')
     q.run(job_commands.delete(q.keys, ["a"]))
     (receipt,) = q.add("a")
-    assert receipt.new
+    assert receipt.created
     (again,) = q.claim().jobs
     assert again.attempt == 1
     assert again.token > job.token

@@ -45,7 +45,7 @@ def cause(q: Probe, id: str) -> str | None:
 
 def test_it_waits_until_its_parent_has_completed_and_runs_at_once(q: Probe) -> None:
     (a, b) = add(q, job("a"), job("b", "a"))
-    assert (a.new, b.new, b.due_us) == (True, True, 0)
+    assert (a.created, b.created, b.due_us) == (True, True, 0)
     assert state(q, "b") == "blocked"
     (claimed,) = q.claim().jobs
     assert q.taken("w2") == []

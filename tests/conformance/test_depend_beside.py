@@ -181,7 +181,7 @@ def test_what_waits_cannot_hold_a_key(q: Probe) -> None:
 def test_who_holds_a_key_can_be_waited_for(q: Probe) -> None:
     add(q, job("a", x=UNIQUE))
     (kept,) = add(q, job("other", x=UNIQUE))
-    assert (kept.outcome, kept.id) == ("kept", "a")
+    assert (kept.result, kept.id) == ("duplicate", "a")
     add(q, job("b", kept.id))
     end(q, "a")
     assert q.taken() == ["b"]
@@ -197,7 +197,7 @@ def test_a_call_that_may_fold_cannot_be_waited_for_in_the_same_call(q: Probe) ->
 def test_calls_that_fold_come_beside_jobs_that_wait(q: Probe) -> None:
     add(q, job("p"))
     receipts = add(q, job("a", x=UNIQUE), job("b", "p"), job("c", x=UNIQUE))
-    assert [receipt.outcome for receipt in receipts] == ["new", "new", "kept"]
+    assert [receipt.result for receipt in receipts] == ["created", "created", "duplicate"]
     assert state(q, "b") == "blocked"
 
 

@@ -33,10 +33,10 @@ def test_an_unknown_parent_is_an_error_and_nothing_is_added(q: Probe) -> None:
 
 def test_a_repeat_changes_nothing_whatever_became_of_its_parents(q: Probe) -> None:
     add(q, job("a"), job("b", "a"))
-    assert [r.new for r in add(q, job("b", "a"))] == [False]
+    assert [r.created for r in add(q, job("b", "a"))] == [False]
     end(q, "a")
     q.run(job_commands.delete(q.keys, ["a"]))
-    assert [r.new for r in add(q, job("b", "a"))] == [False]
+    assert [r.created for r in add(q, job("b", "a"))] == [False]
     assert q.taken() == ["b"]
 
 
@@ -115,7 +115,7 @@ def test_what_was_left_half_placed_is_completed_by_a_repeat(q: Probe) -> None:
         enqueue_commands.EnqueueFull(q.keys, job("z", *parents), ()).begin()._replace(followup=None)
     )
     (again,) = add(q, job("z", *parents))
-    assert not again.new
+    assert not again.created
     assert "<z {}" not in q.holding().edges
     for _ in range(2):
         ended = q.claim(count=250).jobs

@@ -179,7 +179,7 @@ def test_a_namesake_of_a_parent_has_its_children_in_later_calls(q: Probe) -> Non
     q.run(job_commands.delete(q.keys, ["p"]))
     assert "!p X" in q.holding().edges
     ids = [f"c{i:03}" for i in range(CHUNK)]
-    assert all(r.new for r in add(q, job("p"), *(job(id, "p") for id in ids)))
+    assert all(r.created for r in add(q, job("p"), *(job(id, "p") for id in ids)))
     assert sorted(q.zset("blocked")) == ids
 
 

@@ -168,7 +168,7 @@ def test_the_id_of_a_job_set_aside_can_be_used_at_once(q: Probe) -> None:
     begin(q)
     body = BODY + b" "
     (receipt,) = q.add_many(Prepared("a", "+0", 9, body))
-    assert receipt.new
+    assert receipt.created
     hashes = q.holding().hashes
     assert {name: held for name, held in hashes.items() if held} == {"jobs": {"a": body}}
     while go_on(q).more:
@@ -186,14 +186,14 @@ def test_a_call_without_the_keys_of_the_trash_adds_nothing_while_one_is_left(q: 
     assert len(brief.keys) < len(q.keys.of(load("enqueue").keys))
     assert q.reply(brief) == [b"keys"]
     assert q.holding() == before
-    assert [receipt.new for receipt in q.run(brief)] == [True]
+    assert [receipt.created for receipt in q.run(brief)] == [True]
 
 
 def test_an_id_that_was_not_set_aside_still_exists(q: Probe) -> None:
     q.take("active")
     fill(q, 1)
     begin(q)
-    assert not q.add("active")[0].new
+    assert not q.add("active")[0].created
 
 
 def test_the_outcome_of_an_attempt_before_it_may_still_be_repeated(q: Probe) -> None:

@@ -13,7 +13,7 @@ from tests.conformance.probe import BODY, SECOND, Probe
 def test_a_job_is_due_at_the_servers_time_and_waits(q: Probe) -> None:
     before = q.now
     (receipt,) = q.add("a")
-    assert receipt.new
+    assert receipt.created
     assert before <= receipt.due_us <= q.now
     holding = q.holding()
     assert holding.sets["due:5"] == {"a": receipt.due_us}
@@ -75,7 +75,7 @@ def test_many_jobs_in_one_call_each_with_its_own_time_and_body(q: Probe) -> None
     jobs = [Prepared(f"j{i:03}", f"+{i}", i % 10, BODY + b" " * i) for i in range(500)]
     receipts = q.add_many(*jobs)
     assert [r.id for r in receipts] == [job.id for job in jobs]
-    assert all(r.new for r in receipts)
+    assert all(r.created for r in receipts)
     first = receipts[0].due_us
     assert [r.due_us - first for r in receipts] == list(range(500))
     holding = q.holding()
@@ -122,7 +122,7 @@ def test_an_id_that_exists_changes_nothing(q: Probe) -> None:
     q.add("a", when="+5000000", priority=3)
     before = q.holding()
     (receipt,) = q.add_many(Prepared("a", "+0", 9, BODY + b" "))
-    assert receipt == Receipt("a", 0, "exists")
+    assert receipt == Receipt("a", 0, "duplicate")
     assert q.holding() == before
 
 
@@ -137,7 +137,7 @@ def test_an_id_exists_in_every_state_until_its_retention_ends(q: Probe, state: s
             q.settle(job, "complete" if state == "completed" else "fail")
     before = q.holding()
     assert before.where("a") == state
-    assert q.add("a") == [Receipt("a", 0, "exists")]
+    assert q.add("a") == [Receipt("a", 0, "duplicate")]
     assert q.holding() == before
 
 
@@ -145,8 +145,8 @@ def test_twice_in_one_call_is_once(q: Probe) -> None:
     first, second = q.add_many(
         Prepared("a", "+0", 5, BODY), Prepared("a", "+1000000", 9, BODY + b" ")
     )
-    assert first.new
-    assert second == Receipt("a", 0, "exists")
+    assert first.created
+    assert second == Receipt("a", 0, "duplicate")
     holding = q.holding()
     assert holding.due == {"a": first.due_us}
     assert holding.hashes["jobs"] == {"a": BODY}

@@ -351,7 +351,7 @@ def test_another_programs_key_of_this_name_costs_no_job_its_end(q: Probe) -> Non
     q.raw.set(q.keys["events"], "mine")
     for job in q.claim().jobs:
         assert q.settle(job, "complete") == "ok"
-    assert q.add("c")[0].new
+    assert q.add("c")[0].created
     q.raw.delete(q.keys["events"])
 
 

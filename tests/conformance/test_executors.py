@@ -38,7 +38,7 @@ def test_results_come_in_the_order_of_the_commands(q: Probe) -> None:
             job_commands.listing(q.keys, "cancelled", 0, 10),
         ]
     )
-    assert receipts[0].new
+    assert receipts[0].created
     assert counts.waiting == 1
     assert words == ["ok"]
     assert listing == ["a"]
@@ -64,7 +64,7 @@ def test_queues_may_be_mixed_in_one_round_trip(q: Probe) -> None:
 
 def test_scripts_are_loaded_when_the_server_does_not_know_them(q: Probe) -> None:
     q.raw.script_flush()
-    assert q.add("a")[0].new
+    assert q.add("a")[0].created
     assert q.taken() == ["a"]
 
 
@@ -80,7 +80,7 @@ def test_and_again_when_it_has_forgotten_them_in_the_middle_of_its_life(q: Probe
             job_commands.counts(q.keys),
         ]
     )
-    assert receipts[0].new
+    assert receipts[0].created
     assert [job.id for job in claim.jobs] == ["b"]
     assert (counts.waiting, counts.active) == (1, 2)
 
@@ -97,7 +97,7 @@ def test_a_command_that_fails_leaves_the_others_alone(q: Probe) -> None:
     good = enqueue_commands.enqueue(q.keys, [Prepared("a", "+0", 5, BODY)])
     error, receipts = q.executor.attempt_many([bad, good])
     assert isinstance(error, ScriptBug)
-    assert receipts[0].new
+    assert receipts[0].created
     with pytest.raises(ScriptBug, match="BADARG reschedule at"):
         q.executor.run_many([job_commands.counts(q.keys), bad])
 

@@ -134,7 +134,7 @@ def test_what_is_run_again_after_it_has_expired_runs(q: Probe, way: str) -> None
 def test_a_repeat_changes_nothing(q: Probe) -> None:
     (first,) = q.add_many(Prepared("a", "+0", 5, BODY, terms=f"x=+{5 * SECOND}"))
     (again,) = q.add_many(Prepared("a", "+9", 5, BODY, terms=f"x=+{9 * SECOND}"))
-    assert (first.new, again.new) == (True, False)
+    assert (first.created, again.created) == (True, False)
     assert q.holding().hashes["terms"] == {"a": f"x=+{5 * SECOND}".encode()}
 
 

@@ -56,7 +56,7 @@ def test_what_was_refused_can_be_enqueued_once_there_is_room(q: Probe, memory: M
     with pytest.raises(ServerFull):
         q.add("a")
     memory.free()
-    assert q.add("a")[0].new
+    assert q.add("a")[0].created
 
 
 def test_a_backlog_drains_to_its_end(q: Probe, memory: Memory) -> None:

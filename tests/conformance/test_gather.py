@@ -26,7 +26,7 @@ def give(
 ) -> tuple[str, str, int]:
     """What came of an item, the job that has it, and in how many seconds that is due."""
     (receipt,) = q.add_many(job(id, item, way, key, **options))
-    return receipt.outcome, receipt.id, round((receipt.due_us - q.now) / SECOND)
+    return receipt.result, receipt.id, round((receipt.due_us - q.now) / SECOND)
 
 
 def items(q: Probe, id: str) -> list[object]:
@@ -36,9 +36,9 @@ def items(q: Probe, id: str) -> list[object]:
 
 
 def test_items_are_gathered_in_their_order_until_it_is_quiet(q: Probe) -> None:
-    assert give(q, "a", 1) == ("new", "a", 2)
+    assert give(q, "a", 1) == ("created", "a", 2)
     q.move(1.5)
-    assert give(q, "b", {"x": [2]}) == ("added", "a", 2)
+    assert give(q, "b", {"x": [2]}) == ("batched", "a", 2)
     q.move(1.5)
     assert q.taken() == []
     q.move(0.5)
@@ -63,21 +63,21 @@ def test_it_is_due_by_its_longest_wait(q: Probe) -> None:
     for i in range(4):
         q.move(1)
         give(q, f"b{i}", i, f"g{2 * SECOND},{5 * SECOND},100")
-    assert give(q, "c", 9, f"g{2 * SECOND},{5 * SECOND},100") == ("added", "a", 1)
+    assert give(q, "c", 9, f"g{2 * SECOND},{5 * SECOND},100") == ("batched", "a", 1)
 
 
 def test_when_it_is_full_it_is_due_and_the_next_item_opens_another(q: Probe) -> None:
     for i in range(3):
         give(q, f"a{i}", i)
-    assert give(q, "a3", 3) == ("added", "a0", 0)
-    assert give(q, "b", 4) == ("new", "b", 2)
+    assert give(q, "a3", 3) == ("batched", "a0", 0)
+    assert give(q, "b", 4) == ("created", "b", 2)
     assert q.taken() == ["a0"]
     assert (items(q, "a0"), items(q, "b")) == ([0, 1, 2, 3], [4])
 
 
 def test_a_job_of_one_item_is_full_at_once(q: Probe) -> None:
     way = f"g{2 * SECOND},0,1"
-    assert [give(q, f"a{i}", i, way)[::2] for i in range(3)] == [("new", 0)] * 3
+    assert [give(q, f"a{i}", i, way)[::2] for i in range(3)] == [("created", 0)] * 3
     assert q.taken() == ["a0", "a1", "a2"]
 
 
@@ -86,9 +86,9 @@ def test_what_has_been_claimed_is_frozen_also_over_retries(q: Probe) -> None:
     give(q, "b", 2)
     q.move(2)
     (claimed,) = q.claim().jobs
-    assert give(q, "c", 3) == ("new", "c", 2)
+    assert give(q, "c", 3) == ("created", "c", 2)
     q.settle(claimed, "retry", f"+{SECOND}")
-    assert give(q, "d", 4) == ("added", "c", 2)
+    assert give(q, "d", 4) == ("batched", "c", 2)
     q.move(1)
     (again,) = q.claim().jobs
     assert (again.body, items(q, "c")) == (claimed.body, [3, 4])
@@ -99,7 +99,7 @@ def test_what_waits_for_a_retry_is_frozen(q: Probe) -> None:
     q.move(2)
     (claimed,) = q.claim().jobs
     q.settle(claimed, "retry", f"+{60 * SECOND}")
-    assert give(q, "b", 2) == ("new", "b", 2)
+    assert give(q, "b", 2) == ("created", "b", 2)
     assert items(q, "a") == [1]
 
 
@@ -108,7 +108,7 @@ def test_items_of_one_that_was_given_back_unbegun_go_on(q: Probe) -> None:
     q.move(2)
     (claimed,) = q.claim().jobs
     q.settle(claimed, "release")
-    assert give(q, "b", 2)[:2] == ("added", "a")
+    assert give(q, "b", 2)[:2] == ("batched", "a")
     assert items(q, "a") == [1, 2]
 
 
@@ -117,27 +117,27 @@ def test_what_was_given_back_after_it_had_begun_is_frozen(q: Probe) -> None:
     q.move(2)
     (claimed,) = q.claim().jobs
     q.settle(claimed, "release", "+0")
-    assert give(q, "b", 2)[:2] == ("new", "b")
+    assert give(q, "b", 2)[:2] == ("created", "b")
     assert items(q, "a") == [1]
 
 
 def test_items_that_come_after_it_was_taken_back_open_another(q: Probe) -> None:
     give(q, "a", 1)
     q.cancel("a")
-    assert give(q, "b", 2) == ("new", "b", 2)
+    assert give(q, "b", 2) == ("created", "b", 2)
     q.run(job_commands.purge(q.keys, "e1"))
-    assert give(q, "c", 3) == ("new", "c", 2)
+    assert give(q, "c", 3) == ("created", "c", 2)
     assert items(q, "c") == [3]
 
 
 def test_a_repeat_adds_nothing(q: Probe) -> None:
     give(q, "a", 1)
-    assert give(q, "b", 2)[:2] == ("added", "a")
-    assert give(q, "b", 2)[:2] == ("added", "a")
-    assert give(q, "a", 1)[:2] == ("exists", "a")
+    assert give(q, "b", 2)[:2] == ("batched", "a")
+    assert give(q, "b", 2)[:2] == ("batched", "a")
+    assert give(q, "a", 1)[:2] == ("duplicate", "a")
     q.move(2)
     q.claim()
-    assert give(q, "b", 2)[:2] == ("added", "a")
+    assert give(q, "b", 2)[:2] == ("batched", "a")
     assert items(q, "a") == [1, 2]
     assert list(q.holding().hashes["jobs"]) == ["a"]
 
@@ -156,7 +156,7 @@ def test_a_megabyte_of_items_is_full(q: Probe) -> None:
     text = "x" * 300_000
     for i in range(3):
         give(q, f"a{i}", text, HUGE)
-    assert give(q, "b", text, HUGE) == ("new", "b", 2)
+    assert give(q, "b", text, HUGE) == ("created", "b", 2)
     assert q.taken() == ["a0"]
     assert (len(items(q, "a0")), len(items(q, "b"))) == (3, 1)
     assert q.holding().meta["large"] == "1"
@@ -170,9 +170,9 @@ def test_small_items_that_are_large_together_are_weighed(q: Probe) -> None:
 
 def test_one_item_may_have_a_megabyte(q: Probe) -> None:
     text = "x" * 999_000
-    assert give(q, "a", text, HUGE) == ("new", "a", 2)
-    assert give(q, "b", 1, HUGE)[:2] == ("added", "a")
-    assert give(q, "c", "y" * 1000, HUGE) == ("new", "c", 2)
+    assert give(q, "a", text, HUGE) == ("created", "a", 2)
+    assert give(q, "b", 1, HUGE)[:2] == ("batched", "a")
+    assert give(q, "c", "y" * 1000, HUGE) == ("created", "c", 2)
     assert items(q, "a") == [text, 1]
 
 
@@ -214,5 +214,5 @@ def test_items_of_a_job_that_expired_unbegun_stay_with_it(q: Probe) -> None:
     give(q, "a", 1, terms=f"x=+{SECOND} k=k f={WAY}")
     q.move(4)
     assert q.taken() == []
-    assert give(q, "b", 2)[:2] == ("new", "b")
+    assert give(q, "b", 2)[:2] == ("created", "b")
     assert items(q, "a") == [1]

@@ -80,7 +80,7 @@ def test_every_trace_is_removed(q: Probe, state: str, finish: Finish) -> None:
     holding = q.holding()
     assert {id for hash in holding.hashes.values() for id in hash} == {"b"}
     assert holding.ids == {"b"}
-    assert q.add("a")[0].new, "its id is free again"
+    assert q.add("a")[0].created, "its id is free again"
 
 
 @pytest.mark.parametrize(("count", "age"), [(0, YEAR), (10_000, 0), (0, 0)])

@@ -709,7 +709,7 @@ def test_a_paused_one_is_run_now_all_the_same(q: Probe) -> None:
     assert q.run(schedule_commands.run_schedule(q.keys, NAME, "tick@now")) is not None
     again = q.run(schedule_commands.run_schedule(q.keys, NAME, "tick@now"))
     assert again is not None
-    assert again.outcome == "exists"
+    assert again.result == "duplicate"
     (job,) = q.claim().jobs
     assert (job.id, job.body) == ("tick@now", of_schedule(BODY, NAME))
     assert time_of(job.id, NAME) is None

@@ -25,7 +25,7 @@ def on(q: Probe, way: str = "uk,f", *, name: str = NAME, more: str = "", **other
 
 def call(q: Probe, id: str, way: str = "uk,f", when: str = "+0") -> tuple[str, str]:
     (receipt,) = q.add_many(Prepared(id, when, 5, BODY, terms=f"k=k f={way}"))
-    return receipt.outcome, receipt.id
+    return receipt.result, receipt.id
 
 
 def at(q: Probe, seconds: float) -> list[str]:
@@ -83,12 +83,12 @@ def test_missed_times_fold_into_one_job(q: Probe) -> None:
 
 def test_calls_and_times_share_a_key(q: Probe) -> None:
     on(q)
-    assert call(q, "a", when=f"+{HOUR}") == ("new", "a")
+    assert call(q, "a", when=f"+{HOUR}") == ("created", "a")
     assert at(q, 11) == []
     assert list(q.holding().hashes["jobs"]) == ["a"]
     q.cancel("a")
     (job,) = at(q, 10)
-    assert call(q, "b") == ("kept", job)
+    assert call(q, "b") == ("duplicate", job)
 
 
 def test_a_time_replaces_what_waits(q: Probe) -> None:
@@ -124,10 +124,10 @@ def test_running_now_says_what_it_came_to(q: Probe) -> None:
     def run(id: str) -> tuple[str, str]:
         receipt = q.run(schedule_commands.run_schedule(q.keys, NAME, f"{NAME}@{id}"))
         assert receipt
-        return receipt.outcome, receipt.id.removeprefix(f"{NAME}@")
+        return receipt.result, receipt.id.removeprefix(f"{NAME}@")
 
     on(q)
-    assert [run("a"), run("b")] == [("new", "a"), ("kept", "a")]
+    assert [run("a"), run("b")] == [("created", "a"), ("duplicate", "a")]
     on(q, "ux,f")
     assert run("c") == ("rejected", "a")
     on(q, "ur,f")
@@ -163,7 +163,7 @@ def test_a_namesake_that_was_set_aside_is_made_anew(q: Probe, terms: str) -> Non
     q.run(job_commands.purge(q.keys, "e1"))
     receipt = q.run(schedule_commands.run_schedule(q.keys, NAME, id))
     assert receipt is not None
-    assert receipt.new
+    assert receipt.created
     assert q.taken() == [id]
     assert q.holding().hashes["jobs"] == {id: of_schedule(BODY, NAME)}
 

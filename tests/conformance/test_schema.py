@@ -50,7 +50,7 @@ def test_others_in_the_same_round_trip_are_served(q: Probe) -> None:
 
 def test_the_schema_that_is_known_is_not_refused(q: Probe) -> None:
     q.raw.hset(q.keys["meta"], "schema", 1)
-    assert q.add("b")[0].new
+    assert q.add("b")[0].created
     assert q.run(job_commands.counts(q.keys)).schema == 1
 
 

@@ -34,7 +34,7 @@ def call(
     """What an enqueue came to, and the id of the job that it returns."""
     job = Prepared(id, when, priority, body(arg), terms=f"{more}k={key} f={way}")
     (receipt,) = q.add_many(job)
-    return receipt.outcome, receipt.id
+    return receipt.result, receipt.id
 
 
 def arg_of(q: Probe, id: str) -> Any:
@@ -42,17 +42,17 @@ def arg_of(q: Probe, id: str) -> Any:
 
 
 def test_a_second_is_kept_out_until_the_first_has_finished(q: Probe) -> None:
-    assert call(q, "a", arg=1) == ("new", "a")
-    assert call(q, "b", arg=2, when=f"+{SECOND}") == ("kept", "a")
+    assert call(q, "a", arg=1) == ("created", "a")
+    assert call(q, "b", arg=2, when=f"+{SECOND}") == ("duplicate", "a")
     (job,) = q.claim().jobs
-    assert call(q, "c") == ("kept", "a")
+    assert call(q, "c") == ("duplicate", "a")
     assert q.settle(job, "retry", f"+{SECOND}") == "ok"
-    assert call(q, "d") == ("kept", "a")
+    assert call(q, "d") == ("duplicate", "a")
     q.move(2)
     (job,) = q.claim().jobs
     assert (job.id, arg_of(q, "a")) == ("a", 1)
     q.settle(job, "complete")
-    assert call(q, "e") == ("new", "e")
+    assert call(q, "e") == ("created", "e")
     assert sorted(q.holding().hashes["jobs"]) == ["a", "e"]
 
 
@@ -61,17 +61,17 @@ def test_whatever_its_end_it_holds_no_longer(q: Probe, outcome: Any) -> None:
     call(q, "a")
     (job,) = q.claim().jobs
     q.settle(job, outcome)
-    assert call(q, "b") == ("new", "b")
+    assert call(q, "b") == ("created", "b")
 
 
 def test_a_crashed_one_holds_until_it_has_failed(q: Probe) -> None:
     call(q, "a")
     for _ in range(3):
-        assert call(q, "b") == ("kept", "a")
+        assert call(q, "b") == ("duplicate", "a")
         (job,) = q.claim().jobs
         q.settle(job, "crash")
     assert q.where("a") == "failed"
-    assert call(q, "b") == ("new", "b")
+    assert call(q, "b") == ("created", "b")
 
 
 def test_a_job_that_is_taken_back_or_deleted_frees_its_key(q: Probe) -> None:
@@ -82,19 +82,19 @@ def test_a_job_that_is_taken_back_or_deleted_frees_its_key(q: Probe) -> None:
             job_commands.purge(q.keys, f"e{way[3]}"),
         ]
         for remove in removals:
-            assert call(q, "a", way) == ("new", "a"), (way, remove.script)
+            assert call(q, "a", way) == ("created", "a"), (way, remove.script)
             q.run(remove)
             q.run(job_commands.purge(q.keys, None))
-            assert call(q, "b", way) == ("new", "b"), (way, remove.script)
+            assert call(q, "b", way) == ("created", "b"), (way, remove.script)
             q.run(job_commands.delete(q.keys, ["a", "b"]))
 
 
 def test_what_is_deleted_frees_only_what_it_holds(q: Probe) -> None:
     call(q, "a", f"uk,{SECOND}")
     q.move(2)
-    assert call(q, "b", f"uk,{60 * SECOND}") == ("new", "b")
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("created", "b")
     q.run(job_commands.delete(q.keys, ["a"]))
-    assert call(q, "c", f"uk,{60 * SECOND}") == ("kept", "b")
+    assert call(q, "c", f"uk,{60 * SECOND}") == ("duplicate", "b")
 
 
 def test_an_expired_one_frees_its_key(q: Probe) -> None:
@@ -102,7 +102,7 @@ def test_an_expired_one_frees_its_key(q: Probe) -> None:
         call(q, "a", way, more=f"x=+{SECOND} ")
         q.move(2)
         assert q.taken() == []
-        assert call(q, "b", way) == ("new", "b")
+        assert call(q, "b", way) == ("created", "b")
         q.run(job_commands.delete(q.keys, ["a", "b"]))
 
 
@@ -110,7 +110,7 @@ def test_one_that_is_swept_by_a_claim_frees_its_key(q: Probe) -> None:
     call(q, "a", f"uk,{3600 * SECOND}")
     q.run(job_commands.purge(q.keys, "e1"))
     q.taken()
-    assert call(q, "b", f"uk,{3600 * SECOND}") == ("new", "b")
+    assert call(q, "b", f"uk,{3600 * SECOND}") == ("created", "b")
 
 
 def trim_with_cancel(q: Probe, job: Claimed) -> None:
@@ -145,7 +145,7 @@ def test_a_cancelled_one_that_is_not_kept_any_more_holds_no_key(
     q.move(25)
     trim(q, job)
     assert q.fetch("a") is None
-    assert call(q, "b", way) == ("new", "b")
+    assert call(q, "b", way) == ("created", "b")
 
 
 def test_a_completed_one_that_is_not_kept_any_more_still_holds_its_key(q: Probe) -> None:
@@ -158,29 +158,29 @@ def test_a_completed_one_that_is_not_kept_any_more_still_holds_its_key(q: Probe)
     q.move(25)
     q.claim()
     assert (q.fetch("a"), q.fetch("b")) == (None, None)
-    assert call(q, "c", way, key="a") == ("kept", "a")
-    assert call(q, "c", way, key="b") == ("kept", "b")
+    assert call(q, "c", way, key="a") == ("duplicate", "a")
+    assert call(q, "c", way, key="b") == ("duplicate", "b")
 
 
 def test_until_started_holds_only_while_it_has_not_begun(q: Probe) -> None:
-    assert call(q, "a", "uk,s") == ("new", "a")
-    assert call(q, "b", "uk,s") == ("kept", "a")
+    assert call(q, "a", "uk,s") == ("created", "a")
+    assert call(q, "b", "uk,s") == ("duplicate", "a")
     (job,) = q.claim().jobs
-    assert call(q, "c", "uk,s") == ("new", "c")
-    assert call(q, "d", "uk,s") == ("kept", "c")
+    assert call(q, "c", "uk,s") == ("created", "c")
+    assert call(q, "d", "uk,s") == ("duplicate", "c")
     q.settle(job, "retry", f"+{SECOND}")
     q.cancel("c")
     call(q, "e", "uk,s", key="other")
     (again,) = q.claim().jobs
     q.settle(again, "retry", f"+{SECOND}")
-    assert call(q, "f", "uk,s", key="other") == ("new", "f")
+    assert call(q, "f", "uk,s", key="other") == ("created", "f")
 
 
 def test_one_that_was_given_back_unbegun_holds_again(q: Probe) -> None:
     call(q, "a", "uk,s")
     (job,) = q.claim().jobs
     q.settle(job, "release")
-    assert call(q, "b", "uk,s") == ("kept", "a")
+    assert call(q, "b", "uk,s") == ("duplicate", "a")
 
 
 def test_for_a_time_it_holds_whatever_becomes_of_the_job(q: Probe) -> None:
@@ -188,19 +188,19 @@ def test_for_a_time_it_holds_whatever_becomes_of_the_job(q: Probe) -> None:
     call(q, "a", f"uk,{60 * SECOND}")
     (job,) = q.claim().jobs
     q.settle(job, "complete")
-    assert call(q, "b", f"uk,{60 * SECOND}") == ("kept", "a")
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("duplicate", "a")
     q.move(59)
     q.settle(q.take("x"), "complete")
     assert q.where("a") is None
-    assert call(q, "b", f"uk,{60 * SECOND}") == ("kept", "a")
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("duplicate", "a")
     q.move(1)
-    assert call(q, "b", f"uk,{60 * SECOND}") == ("new", "b")
+    assert call(q, "b", f"uk,{60 * SECOND}") == ("created", "b")
 
 
 def test_a_time_that_is_over_frees_the_key_of_one_that_waits(q: Probe) -> None:
     call(q, "a", f"uk,{SECOND}")
     q.move(1)
-    assert call(q, "b", f"uk,{SECOND}") == ("new", "b")
+    assert call(q, "b", f"uk,{SECOND}") == ("created", "b")
 
 
 def test_a_call_replaces_what_waits(q: Probe) -> None:
@@ -241,7 +241,7 @@ def test_one_that_is_overdue_keeps_its_place_when_it_is_replaced(q: Probe) -> No
 def test_what_runs_is_not_replaced_and_what_waits_again_is(q: Probe) -> None:
     call(q, "a", "ur,f", arg=1)
     (job,) = q.claim().jobs
-    assert call(q, "b", "ur,f", arg=2) == ("kept", "a")
+    assert call(q, "b", "ur,f", arg=2) == ("duplicate", "a")
     q.settle(job, "retry", f"+{60 * SECOND}")
     assert call(q, "c", "ur,f", arg=3, priority=9) == ("replaced", "a")
     (job,) = q.claim().jobs
@@ -273,7 +273,7 @@ def test_one_that_is_given_back_unbegun_holds_its_key_again(q: Probe, way: str) 
     call(q, "a", way)
     q.move(2)
     (job,) = q.claim().jobs
-    assert call(q, "b", key="another") == ("new", "b"), "which clears away what holds nothing"
+    assert call(q, "b", key="another") == ("created", "b"), "which clears away what holds nothing"
     assert q.settle(job, "release") == "ok"
     assert call(q, "c", way)[1] == "a"
 
@@ -282,22 +282,22 @@ def test_a_call_can_be_rejected(q: Probe) -> None:
     call(q, "a", when=f"+{SECOND}")
     job = Prepared("b", "+0", 5, BODY, terms="k=k f=ux,f")
     (receipt,) = q.add_many(job)
-    assert (receipt.outcome, receipt.id, receipt.new) == ("rejected", "a", False)
+    assert (receipt.result, receipt.id, receipt.created) == ("rejected", "a", False)
     assert receipt.due_us == q.holding().due["a"]
     assert list(q.holding().hashes["jobs"]) == ["a"]
 
 
 def test_keys_and_kinds_do_not_meet(q: Probe) -> None:
-    assert call(q, "a") == ("new", "a")
-    assert call(q, "b", key="k2") == ("new", "b")
-    assert call(q, "c", f"d{SECOND},0") == ("new", "c")
-    assert call(q, "d", f"t1,{SECOND}") == ("new", "d")
-    assert call(q, "e", f"g{SECOND},0,9") == ("new", "e")
+    assert call(q, "a") == ("created", "a")
+    assert call(q, "b", key="k2") == ("created", "b")
+    assert call(q, "c", f"d{SECOND},0") == ("created", "c")
+    assert call(q, "d", f"t1,{SECOND}") == ("created", "d")
+    assert call(q, "e", f"g{SECOND},0,9") == ("created", "e")
 
 
 def test_a_repeat_finds_itself(q: Probe) -> None:
-    assert call(q, "a", "ur,f", arg=1, when="+60") == ("new", "a")
-    assert call(q, "a", "ur,f", arg=1, when="+60") == ("exists", "a")
+    assert call(q, "a", "ur,f", arg=1, when="+60") == ("created", "a")
+    assert call(q, "a", "ur,f", arg=1, when="+60") == ("duplicate", "a")
     assert call(q, "b", "ur,f", arg=2, when="+60") == ("replaced", "a")
     assert call(q, "c", "ur,f", arg=3, when="+60") == ("replaced", "a")
     assert call(q, "b", "ur,f", arg=2, when="+60") == ("replaced", "a")
@@ -307,14 +307,14 @@ def test_a_repeat_finds_itself(q: Probe) -> None:
 def test_its_own_id_comes_before_its_key(q: Probe) -> None:
     q.add("b")
     call(q, "a")
-    assert call(q, "b") == ("exists", "b")
+    assert call(q, "b") == ("duplicate", "b")
 
 
 def test_a_namesake_of_what_was_set_aside_is_new(q: Probe) -> None:
     for i, way in enumerate(("uk,f", f"uk,{3600 * SECOND}", f"d{SECOND},0")):
         call(q, "a", way)
         q.run(job_commands.purge(q.keys, f"e{i}"))
-        assert call(q, "a", way) == ("new", "a")
+        assert call(q, "a", way) == ("created", "a")
         q.run(job_commands.delete(q.keys, ["a"]))
         q.run(job_commands.purge(q.keys, None))
 
@@ -322,7 +322,7 @@ def test_a_namesake_of_what_was_set_aside_is_new(q: Probe) -> None:
 def test_a_namesake_that_folds_leaves_nothing_of_what_was_set_aside(q: Probe) -> None:
     call(q, "b")
     q.run(job_commands.purge(q.keys, "e1"))
-    assert [call(q, id) for id in "ab"] == [("new", "a"), ("kept", "a")]
+    assert [call(q, id) for id in "ab"] == [("created", "a"), ("duplicate", "a")]
     assert q.holding().ids == {"a"}
 
 
@@ -335,7 +335,7 @@ def test_a_namesake_of_other_terms_is_another_job(q: Probe) -> None:
     q.settle(q.take("x"), "complete")
     assert q.where("a") is None
     q.add("a", when=f"+{60 * SECOND}")
-    assert call(q, "b", "ur,f") == ("new", "b")
+    assert call(q, "b", "ur,f") == ("created", "b")
 
 
 def test_an_id_that_was_folded_can_be_used_again(q: Probe) -> None:
@@ -343,7 +343,7 @@ def test_an_id_that_was_folded_can_be_used_again(q: Probe) -> None:
     assert call(q, "b", "ur,s", arg=1) == ("replaced", "a")
     q.taken()
     q.move(16)
-    assert call(q, "b", "ur,s", arg=2) == ("new", "b")
+    assert call(q, "b", "ur,s", arg=2) == ("created", "b")
 
 
 def test_plain_and_unique_jobs_in_one_call_come_to_what_each_alone_would(q: Probe) -> None:
@@ -359,15 +359,15 @@ def test_plain_and_unique_jobs_in_one_call_come_to_what_each_alone_would(q: Prob
             ("b", f"x=+{SECOND}"),
         ]
     ]
-    outcomes = [(r.outcome, r.id) for r in q.add_many(*jobs)]
+    outcomes = [(r.result, r.id) for r in q.add_many(*jobs)]
     assert outcomes == [
-        ("new", "a"),
-        ("new", "b"),
-        ("kept", "a"),
-        ("new", "d"),
+        ("created", "a"),
+        ("created", "b"),
+        ("duplicate", "a"),
+        ("created", "d"),
         ("rejected", "d"),
-        ("exists", "a"),
-        ("exists", "b"),
+        ("duplicate", "a"),
+        ("duplicate", "b"),
     ]
     assert q.taken() == ["a", "b", "d"]
 
@@ -405,7 +405,7 @@ def test_a_call_whose_repeat_may_come_is_remembered(q: Probe) -> None:
 def test_what_cannot_be_read_holds_nothing(q: Probe) -> None:
     for odd in ("", "x", "a q 1", "a f x", "a -1 1"):
         q.raw.hset(q.keys["unique"], "u:k", odd)
-        assert call(q, "a") == ("new", "a")
+        assert call(q, "a") == ("created", "a")
         q.run(job_commands.delete(q.keys, ["a"]))
 
 

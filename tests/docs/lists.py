@@ -213,7 +213,7 @@ def words() -> frozenset[str]:
     found = {*public(), *every_attribute(), *every_parameter(), *dir(builtins), *scripts.names()}
     found |= {word for path in commands() for word in path}
     found |= STATES | EVENTS | REASONS | ROLES | VARIABLES | {*job.TRANSITIONS}
-    found |= {*get_args(dedup.Outcome), *bide.Body.__struct_fields__}
+    found |= {*get_args(dedup.EnqueueResult), *bide.Body.__struct_fields__}
     found |= {*keys.LAYOUT, *keys.META, *keys.GLOBAL, *settings()}
     found |= {f"bide_jobs_{ended}_total" for ended in keys.META}
     for source in _SOURCES.rglob("*.py"):

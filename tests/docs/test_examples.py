@@ -61,7 +61,7 @@ def test_a_group_of_lines_outlives_the_worker_that_handles_it(
     worker.work(burst=True)
     jobs[9].refresh()
     assert jobs[9].result == ["1 checkout", "2 END"]
-    assert (late[9].enqueue_result, late[9].id == jobs[9].id) == ("new", False)
+    assert (late[9].enqueue_result, late[9].id == jobs[9].id) == ("created", False)
     example.queue.close()
 
 

@@ -30,7 +30,7 @@ _HASHES = (
 )
 _KEY = re.compile(r"[udtg]:\S+")
 _ENTRY = re.compile(rb"\S+ (f|s|[0-9]+) [0-9]+( [0-9]+)*")
-_FOLDED = re.compile(rb"[0-9]+ (replaced|pushed|folded|added) [0-9]+ \S+")
+_FOLDED = re.compile(rb"[0-9]+ (replaced|debounced|throttled|batched) [0-9]+ \S+")
 _PICTURE = """
 local reply = {}
 for i, key in ipairs(KEYS) do

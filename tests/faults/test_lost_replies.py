@@ -124,7 +124,7 @@ def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[i
         receipts = [
             r for job in prepared for r in line.bad.run(enqueue_commands.enqueue(KEYS, [job]))
         ]
-        words = [receipt.outcome.replace("exists", "new") for receipt in receipts]
+        words = [receipt.result.replace("duplicate", "created") for receipt in receipts]
         assert " ".join(words) == came
         holding = assert_legal(line.direct, QUEUE)
         bodies = [decode_body(holding.hashes["jobs"][id]).args for id in sorted(holding.due)]

@@ -229,7 +229,7 @@ def test_a_repeated_enqueue_adds_nothing_though_the_job_has_run_meanwhile(scene:
 
     scene.lose_next_reply(then=runs)
     (receipt,) = scene.bad.run(enqueue_commands.enqueue(KEYS, [prepared]))
-    assert not receipt.new
+    assert not receipt.created
     holding = assert_legal(scene.direct, QUEUE)
     assert holding.where(prepared.id) == "completed"
     assert holding.due == {}
@@ -287,6 +287,6 @@ async def test_a_cancelled_call_leaves_no_reply_for_the_next_to_read(
     proxy.deliver()
     (receipt,) = await client.run(enqueue_commands.enqueue(KEYS, [job]))
     assert receipt.id == job.id
-    assert receipt.new
+    assert receipt.created
     await client.close()
     assert assert_legal(direct, QUEUE).due.keys() == {job.id}

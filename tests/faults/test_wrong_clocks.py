@@ -36,7 +36,7 @@ def enqueue(crew: Crew, url: str, id: str, skew: float, *options: str) -> None:
         capture_output=True,
         check=True,
     )
-    assert json.loads(made.stdout)["new"] is True
+    assert json.loads(made.stdout)["created"] is True
 
 
 @pytest.mark.parametrize("producer", [-HOUR, HOUR])

@@ -320,7 +320,10 @@ _SAMPLES: list[tuple[Command[Any], Any]] = [
     (job_commands.listen(MAIL, "l", "-"), [b"ok", NOW, b"1-0", 0]),
     (schedule_commands.read_page(MAIL, "0"), [b"ok", NOW, b"0", b"nightly", SCHEDULES[0]]),
     (schedule_commands.pause_schedule(MAIL, "nightly", True), [b"ok", NOW, SCHEDULES[0]]),
-    (schedule_commands.run_schedule(MAIL, "nightly", "nightly@1"), [b"ok", NOW, b"new", NOW, b"x"]),
+    (
+        schedule_commands.run_schedule(MAIL, "nightly", "nightly@1"),
+        [b"ok", NOW, b"created", NOW, b"x"],
+    ),
     (schedule_commands.remove_schedules(MAIL, ["a"]), [b"ok", b"ok"]),
     (queue_commands.workers(keys_of(None)), [b"ok", NOW, [b"w", ABOUTS[0]]]),
     (queue_commands.queues(keys_of(None)), [b"ok", [b"mail", b"low"]]),

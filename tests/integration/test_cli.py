@@ -104,7 +104,8 @@ def test_enqueue_under_a_key_adds_one(home: Path, one_url: str) -> None:
     words = ("enqueue", "shop:greet", "--unique", "nightly", "--in", "1h")
     first = json.loads(bide(home, *words, "--json", url=one_url).stdout)
     again = json.loads(bide(home, *words, "--json", url=one_url).stdout)
-    assert (first["outcome"], again["outcome"], again["id"]) == ("new", "kept", first["id"])
+    results = (first["result"], again["result"], again["id"])
+    assert results == ("created", "duplicate", first["id"])
     told = bide(home, *words, url=one_url).stdout
     assert told == f"{first['id']} holds the key and is delayed; nothing was changed.\n"
 

@@ -47,7 +47,7 @@ def test_twenty_with_a_delay_come_out_after_it_ten_and_ten(pile: Any) -> None:
 def test_push_says_the_id_and_when_it_is_due(pile: Any) -> None:
     at = datetime(2199, 1, 1, tzinfo=UTC)
     pushed = pile.push({"user": 1}, at=at)
-    assert (pushed.due, pushed.new) == (at, True)
+    assert (pushed.due, pushed.created) == (at, True)
     assert pile.peek()[0].id == pushed.id
 
 
@@ -60,12 +60,12 @@ def test_a_moment_that_has_passed_is_now(pile: Any) -> None:
 
 
 def test_pushing_the_same_id_again_adds_nothing(pile: Any) -> None:
-    assert pile.push("first", id="a").new
+    assert pile.push("first", id="a").created
     again = pile.push("second", id="a")
-    assert (again.id, again.due, again.new) == ("a", None, False)
-    assert [p.new for p in pile.push_many(["x", "y"], ids=["a", "b"])] == [False, True]
+    assert (again.id, again.due, again.created) == ("a", None, False)
+    assert [p.created for p in pile.push_many(["x", "y"], ids=["a", "b"])] == [False, True]
     assert sorted(pile.pop(num=5)) == ["first", "y"]
-    assert not pile.push("third", id="a").new, "while a repeat may come"
+    assert not pile.push("third", id="a").created, "while a repeat may come"
 
 
 def test_more_than_one_call_takes_are_popped_by_several(pile: Any) -> None:
@@ -360,7 +360,7 @@ def test_remove_takes_back_what_nobody_holds(pile: Any) -> None:
     assert pile.remove([b.id]) == ["completed"]
     assert pile.pop(num=5) == ["d"]
     assert pile.items("failed") == []
-    assert d.new
+    assert d.created
 
 
 def test_clear_removes_all_that_nobody_has_taken(pile: Any) -> None:

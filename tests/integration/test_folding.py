@@ -44,11 +44,15 @@ def test_a_unique_job_is_the_one_that_is_there(queue: Queue) -> None:
     first = queue.enqueue(folded.index, "a", unique=Unique())
     again = queue.enqueue(folded.index, doc="a", unique=Unique())
     other = queue.enqueue(folded.index, "b", unique=Unique())
-    assert [job.enqueue_result for job in (first, again, other)] == ["new", "kept", "new"]
+    assert [job.enqueue_result for job in (first, again, other)] == [
+        "created",
+        "duplicate",
+        "created",
+    ]
     assert (again.id, again.created, again.status) == (first.id, False, "waiting")
     run(queue)
     assert (again.refresh().result, jobs.seen) == ("a 0", [("a", 0), ("b", 0)])
-    assert queue.enqueue(folded.index, "a", unique=Unique()).enqueue_result == "new"
+    assert queue.enqueue(folded.index, "a", unique=Unique()).enqueue_result == "created"
 
 
 def test_a_rejected_job_is_an_error_that_names_the_holder(queue: Queue) -> None:
@@ -79,7 +83,7 @@ def test_many_jobs_come_to_what_each_asked_for_in_their_order(queue: Queue) -> N
         ]
     )
     assert [job.enqueue_result for job in added] == [
-        *("new", "new", "kept", "new", "new", "new", "pushed"),
+        *("created", "created", "duplicate", "created", "created", "created", "debounced"),
     ]
     assert added[2].id == added[1].id
     assert added[6].id == added[4].id
@@ -93,10 +97,10 @@ def test_a_task_says_it_for_all_its_calls_and_a_call_for_itself(queue: Queue) ->
     )
     first = task.enqueue("a", version=1)
     assert [task.enqueue("a", version=2).enqueue_result, task.enqueue("b").enqueue_result] == [
-        "pushed",
-        "new",
+        "debounced",
+        "created",
     ]
-    assert task.options(unique=Unique()).enqueue("a").enqueue_result == "new"
+    assert task.options(unique=Unique()).enqueue("a").enqueue_result == "created"
     first.promote()
     run(queue)
     assert ("a", 2) in jobs.seen
@@ -114,7 +118,7 @@ def test_the_last_call_of_a_throttle_runs(queue: Queue) -> None:
         queue.enqueue(folded.index, "a", i, unique=throttle("1/200ms")).enqueue_result
         for i in range(5)
     ]
-    assert outcomes == ["new", "new", "folded", "folded", "folded"]
+    assert outcomes == ["created", "created", "throttled", "throttled", "throttled"]
     with at_work(queue, modules=MODULES):
         assert jobs.wait_seen(2) == [("a", 0), ("a", 4)]
 
@@ -141,7 +145,7 @@ def test_what_was_gathered_runs_as_one_list(
         queue.batch("web", line, into=folded.write, quiet="1h", max_wait=None, max_size=7)
         for line in LINES
     ]
-    assert [job.enqueue_result for job in added] == ["new"] + 6 * ["added"]
+    assert [job.enqueue_result for job in added] == ["created"] + 6 * ["batched"]
     assert len({job.id for job in added}) == 1
     assert run(queue, executor=executor) == 1
     assert added[3].refresh().result == 7
@@ -163,7 +167,7 @@ def test_a_retry_has_exactly_the_same_items(queue: Queue) -> None:
         job = queue.batch("k", i, into=folded.flaky, quiet=0, retry=soon)
     run(queue)
     later = queue.batch("k", 9, into=folded.flaky, quiet=0)
-    assert later.enqueue_result == "new"
+    assert later.enqueue_result == "created"
     run(queue)
     assert jobs.seen[:2] == [(0, 1, 2), (0, 1, 2)]
     assert (job.refresh().status, job.attempt) == ("completed", 2)
@@ -183,7 +187,7 @@ def test_many_items_in_one_round_trip(queue: Queue) -> None:
     policy = batch("1h", max_size=300, key="k")
     prepared = [queue.prepare(folded.flaky, (i,), unique=policy) for i in range(1000)]
     added = queue.enqueue_many(prepared)
-    assert [job.enqueue_result for job in added].count("new") == 4
+    assert [job.enqueue_result for job in added].count("created") == 4
     run(queue, concurrency=1)  # or each may be the first
     assert jobs.seen[:3] == [tuple(range(i, i + 300)) for i in (0, 300, 600)]
 
@@ -213,7 +217,7 @@ def test_the_awaited_facade_does_the_same(one_url: str) -> None:
         return [getattr(each, "enqueue_result", None) for each in added]
 
     outcomes = asyncio.run(go())
-    assert outcomes == ["new", *6 * ["added"], "new", None, None, "new"]
+    assert outcomes == ["created", *6 * ["batched"], "created", None, None, "created"]
     queue = Queue("work", url=one_url)
     assert run(queue) == 3
     queue.close()
@@ -221,8 +225,8 @@ def test_the_awaited_facade_does_the_same(one_url: str) -> None:
 
 def test_in_eager_mode_each_call_runs_where_it_is(queue: Queue) -> None:
     with eager():
-        assert queue.batch("web", LINES[0], into=folded.write).enqueue_result == "new"
-        assert queue.enqueue(folded.index, "a", unique=Unique()).enqueue_result == "new"
+        assert queue.batch("web", LINES[0], into=folded.write).enqueue_result == "created"
+        assert queue.enqueue(folded.index, "a", unique=Unique()).enqueue_result == "created"
     assert jobs.seen == [("Line", "line 0"), ("a", 0)]
 
 
@@ -230,7 +234,10 @@ def test_the_jobs_of_a_schedule_and_calls_share_keys_and_nothing_is_gathered(que
     task = queue.task(unique=Unique(key="k"), expires="1h")(folded.nightly)
     queue.schedules.upsert("nightly", task, ("a",), every="1h")
     job = queue.schedules.run("nightly")
-    assert (job.enqueue_result, queue.schedules.run("nightly").enqueue_result) == ("new", "kept")
+    assert (job.enqueue_result, queue.schedules.run("nightly").enqueue_result) == (
+        "created",
+        "duplicate",
+    )
     assert task.enqueue("b").id == job.id
     queue.schedules.upsert(
         "nightly", task, ("a",), every="1h", unique=Unique(key="k", on_conflict="reject")

@@ -88,7 +88,7 @@ class Driver:
         terms = self._enqueued[0].terms if self._enqueued else ""
         if terms.startswith("x="):
             assert reply[4::3] == [job[0].encode() for job in jobs]
-            assert [word == b"new" for word in reply[2::3]] == [due > 0 for due in reply[3::3]]
+            assert [word == b"created" for word in reply[2::3]] == [due > 0 for due in reply[3::3]]
             reply[2:] = reply[3::3]
         if terms.startswith("k="):
             assert reply == self.model.enqueue_unique(now, jobs, terms)

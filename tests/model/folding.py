@@ -72,12 +72,12 @@ class Folds:
         if holder is None or not self._holds(holder, known):
             known.job = self._add(id, at, number, now)
             known.until = {"f": -1, "s": -2}.get(until, 0) or now + int(until)
-            return "new", at, id
+            return "created", at, id
         due = holder.due if holder.state == "due" else 0
         if conflict == "x":
             return "rejected", due, holder.id
         if conflict == "k" or holder.state != "due":
-            return "kept", due, holder.id
+            return "duplicate", due, holder.id
         holder.calls = [number]
         holder.due = at if at > now else min(holder.due, now)
         return "replaced", holder.due, holder.id
@@ -101,11 +101,11 @@ class Folds:
         due = max(at, due) if at > now else due
         if job is None:
             known.job = self._add(id, due, number, now)
-            word = "new"
+            word = "created"
         else:
             job.calls = [*job.calls, number] if size else [number]
             job.due, id = due, job.id
-            word = "added" if size else "pushed"
+            word = "batched" if size else "debounced"
         if is_full:
             known.job = None
         return word, due, id
@@ -118,13 +118,13 @@ class Folds:
         if last is not None and last.state == "cancelled":
             slots = _without(slots, known.slot)
         due = _first_free(slots, count, period, at)
-        word = "new"
+        word = "created"
         if last is not None and last.waits and (due > at or at == now):
             slots = _without(slots, known.slot)
             due = _first_free(slots, count, period, at)
             last.due = min(due, last.due) if at == now else due
             last.calls = [number]
-            word, due, id = "folded", last.due, last.id
+            word, due, id = "throttled", last.due, last.id
             known.slot = due
         else:
             job = self._add(id, due, number, now)

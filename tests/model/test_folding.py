@@ -115,9 +115,9 @@ class Play:
         for job, (_, (way, key), delay), first, there in zip(
             jobs, steps, before, came, strict=True
         ):
-            if first[0] == "new":
-                assert there == ("exists", 0, job.id)
-            elif first[0] in ("kept", "rejected"):
+            if first[0] == "created":
+                assert there == ("duplicate", 0, job.id)
+            elif first[0] in ("duplicate", "rejected"):
                 self._agree(job, way, key, delay, now, there)
             else:
                 assert there == first
@@ -166,7 +166,7 @@ class Play:
         assert holding.due == due
         for key, came in self.came.items():
             way = WAYS[key[0]][int(key[1:])]
-            opened = [id for _, _, word, id in came if word == "new"]
+            opened = [id for _, _, word, id in came if word == "created"]
             if way[0] == "g":
                 gathered = [number for id in opened for number in stored[id]]
                 assert gathered == [number for number, *_ in came], "all, once, in their order"
@@ -175,7 +175,9 @@ class Play:
                 assert len(live) <= 1, "one at most holds the key"
             else:
                 last = came[-1]
-                assert last[2] == "kept" or last[0] in stored[last[3]], "the last is never lost"
+                assert last[2] == "duplicate" or last[0] in stored[last[3]], (
+                    "the last is never lost"
+                )
 
 
 def numbers(body: bytes) -> list[int]:
@@ -217,7 +219,7 @@ def test_what_is_due_is_due_in_time_and_not_too_often(server: Server, listed: li
         play.do(step)
     due = assert_legal(server.raw, QUEUE).due
     for key, came in play.came.items():
-        opened = [(now, id) for _, now, word, id in came if word == "new"]
+        opened = [(now, id) for _, now, word, id in came if word == "created"]
         if key == "d0":
             first = min(now for now, _ in opened)
             latest = max(now for _, now, *_ in came)

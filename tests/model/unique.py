@@ -48,7 +48,7 @@ class Uniques(Store):
             if noted and noted[0] + REPEATS >= now:
                 word, due, holder = noted[1:]
             elif there and not there.place.startswith("trash:"):
-                word, due, holder = "exists", 0, id
+                word, due, holder = "duplicate", 0, id
             else:
                 self.jobs.pop(id, None)
                 job = Job(id, body, f"due:{priority}", max(asked or 0, now), terms=terms)
@@ -67,13 +67,13 @@ class Uniques(Store):
             self.jobs[call.id] = call
             self.meta["terms"] = 1
             earliest.append(at)
-            return "new", at, call.id
+            return "created", at, call.id
         id = self.unique[key][0]
         job = self.holder(key)
         if job is None or not job.place.startswith("due:"):
-            return "kept", 0, id
+            return "duplicate", 0, id
         if way[0] == "k":
-            return "kept", job.score, id
+            return "duplicate", job.score, id
         due = at if at > now else min(job.score, now)
         if due < job.score:
             earliest.append(due)

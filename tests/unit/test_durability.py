@@ -79,7 +79,7 @@ def test_one_wait_serves_all_calls_of_the_round_trip() -> None:
 @pytest.mark.parametrize("copies", [1, [1, 0]])
 def test_what_was_confirmed_is_said(copies: Any) -> None:
     kind: Kinds = ("replica",) if copies == 1 else ("fsync",)
-    assert end(talk(kind), [NEW, copies]) == [[Receipt("j0", 9, "new", kind[0])]]
+    assert end(talk(kind), [NEW, copies]) == [[Receipt("j0", 9, "created", kind[0])]]
 
 
 @pytest.mark.parametrize(("kind", "copies"), [("replica", 0), ("fsync", [0, 0])])
@@ -98,7 +98,7 @@ def test_who_asked_for_nothing_is_told_nothing() -> None:
     assert names(next(steps)) == ["EVALSHA", WAIT, "EVALSHA"]
     first, second = end(talk(("replica",), ()), [NEW, 0, NEW])
     assert isinstance(first, DurabilityTimeout)
-    assert second == [Receipt("j1", 9, "new")]
+    assert second == [Receipt("j1", 9, "created")]
 
 
 def test_another_error_of_the_call_stands() -> None:
@@ -170,7 +170,9 @@ def test_what_a_repeat_adds_is_waited_for_again() -> None:
 )
 def test_a_wait_that_a_failover_ends_is_begun_again_with_the_same_id(error: Exception) -> None:
     steps = talk(("replica",))
-    assert end(steps, [NEW, error], [[b"ok", 7, 0], 1]) == [[Receipt("j0", 0, "exists", "replica")]]
+    assert end(steps, [NEW, error], [[b"ok", 7, 0], 1]) == [
+        [Receipt("j0", 0, "duplicate", "replica")]
+    ]
 
 
 def test_a_wait_that_is_refused_leaves_the_job_unconfirmed() -> None:

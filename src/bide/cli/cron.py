@@ -117,7 +117,7 @@ def run(
     site = Site(url, prefix)
     for seen in _meant(site, names, queues):
         job = site.queue(seen.queue).schedules.run(seen.schedule.name)
-        if job.enqueue_result in ("new", "exists"):
+        if job.created:
             echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
         else:
             id, name = short_id(job.id), seen.schedule.name

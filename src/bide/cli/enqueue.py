@@ -180,8 +180,8 @@ def enqueue(
         report = {
             "id": job.id,
             "queue": queue,
-            "new": job.created,
-            "outcome": job.enqueue_result,
+            "created": job.created,
+            "result": job.enqueue_result,
             "due": moment_json(job.due),
             "confirmed": job.confirmed,
         }
@@ -190,10 +190,9 @@ def enqueue(
         echo(f"{job.id} on {queue}: {name}, waits for {count(len(depends_on), 'job')}")
     elif job.created:
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
-    elif job.enqueue_result == "exists":
-        echo(f"{job.id} exists and is {job.status}; nothing was changed.")
-    elif job.enqueue_result == "kept":
-        echo(f"{short_id(job.id)} holds the key and is {job.status}; nothing was changed.")
+    elif job.enqueue_result == "duplicate":
+        how = "exists" if job.id == job_id else "holds the key"
+        echo(f"{short_id(job.id)} {how} and is {job.status}; nothing was changed.")
     else:
         due = moment_exactly(job.due)
         echo(f"{short_id(job.id)} on {queue}: {name}, {job.enqueue_result}, due {due}")

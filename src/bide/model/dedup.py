@@ -22,8 +22,10 @@ Key = str | int | Callable[..., str | int] | None
 """A key; a function that makes it from the job's arguments; None for the policy's default."""
 
 OnConflict = Literal["keep", "replace", "reject"]
-Outcome = Literal["new", "exists", "kept", "rejected", "replaced", "pushed", "folded", "added"]
-"""The result of an enqueue."""
+EnqueueResult = Literal[
+    "created", "duplicate", "rejected", "replaced", "debounced", "throttled", "batched"
+]
+"""What an enqueue did; `rejected` raises `DuplicateJob`."""
 
 MOST_RUNS: Final = 100
 """Maximum runs per period of a throttle: the server remembers the time of each."""

@@ -56,7 +56,7 @@ class Batching:
             options: see `bide.Options`; the options of the first item apply to the job.
 
         Returns:
-            The job that holds the item; its `enqueue_result` is `"new"` or `"added"`.
+            The job that holds the item; its `enqueue_result` is `"created"` or `"batched"`.
 
         Raises:
             BideError: as for `enqueue_call`.
@@ -101,7 +101,7 @@ def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None
         DuplicateJob: a job was rejected.
     """
     for receipt, job in zip(receipts, jobs, strict=True):
-        if receipt.outcome == "rejected":
+        if receipt.result == "rejected":
             raise not_unique(receipt.id, repr(Constraints.read(job.terms.encode()).key))
 
 

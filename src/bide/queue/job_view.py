@@ -18,7 +18,7 @@ from bide.errors import (
     UsageError,
 )
 from bide.logs import plain
-from bide.model.dedup import Outcome
+from bide.model.dedup import EnqueueResult
 from bide.model.durations import from_us
 from bide.model.history import Attempt, LogLine, Progress
 from bide.model.ids import short_id
@@ -78,15 +78,19 @@ class JobView(Generic[R]):
     @property
     def created(self) -> bool | None:
         """After an enqueue: False if the id or key was taken (no job was added). Otherwise None."""
-        return self._receipt.new if self._receipt else None
+        return self._receipt.created if self._receipt else None
 
     @property
-    def enqueue_result(self) -> Outcome | None:
-        """After an enqueue: `"new"`, `"exists"` (the id), or how the call was deduplicated.
+    def enqueue_result(self) -> EnqueueResult | None:
+        """After an enqueue: what it did. Otherwise None.
 
-        That is `"kept"`, `"replaced"`, `"pushed"`, `"folded"` or `"added"`. Otherwise None.
+        - `"created"`: it added a job.
+        - `"duplicate"`: a job has the id or holds the unique key; nothing was changed.
+        - `"replaced"`: the job that holds the unique key has this call's arguments.
+        - `"debounced"`, `"throttled"`: the same, by a debounce or a throttle.
+        - `"batched"`: the call's item was added to the batch.
         """
-        return self._receipt.outcome if self._receipt else None
+        return self._receipt.result if self._receipt else None
 
     @property
     def confirmed(self) -> Durability | None:

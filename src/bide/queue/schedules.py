@@ -286,7 +286,7 @@ def ran(receipt: Receipt | None, name: str, queue: str) -> Receipt:
     if receipt is None:
         found(None, name, queue)
     assert receipt is not None
-    if receipt.outcome == "rejected":
+    if receipt.result == "rejected":
         raise not_unique(receipt.id, f"under which the jobs of the schedule {name!r} fold")
     return receipt
 

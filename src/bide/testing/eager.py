@@ -391,7 +391,7 @@ class Eager:
         """Note a job that is to run; no run if its id is known."""
         shelf = self._shelves[keys.queue or ""]
         if job.id in shelf.jobs:
-            return Receipt(job.id, 0, "exists"), None
+            return Receipt(job.id, 0, "duplicate"), None
         now_us = _now_us()
         state, cause = self._stands(keys, job)
         if state is not State.ACTIVE:
@@ -409,7 +409,7 @@ class Eager:
                 asked=False,
                 terms=terms,
             )
-            return Receipt(job.id, 0, "new"), None
+            return Receipt(job.id, 0, "created"), None
         due_us = _when(job.when, now_us)
         terms = Constraints.read(job.terms.encode())
         body = frame(job.body) if terms.batches else job.body
@@ -443,7 +443,7 @@ class Eager:
             asked=False,
             terms=Constraints.read(job.terms.encode()),
         )
-        return Receipt(job.id, due_us, "new"), run
+        return Receipt(job.id, due_us, "created"), run
 
     def _stands(self, keys: Keys, job: Prepared) -> tuple[State, str | None]:
         """Return whether a job runs now, waits or is cancelled, and the parent that cancels it.

@@ -14,7 +14,7 @@ import msgspec
 
 from bide.errors import JobNotFound, ServerUnavailable, UsageError
 from bide.model.constraints import has_dedup
-from bide.model.dedup import Outcome
+from bide.model.dedup import EnqueueResult
 from bide.model.durations import Duration, at_to_us, delay_to_us
 from bide.model.ids import check_name, new_id, short_id
 from bide.model.options import Durability, Kinds, cannot, check_durability, kinds_of
@@ -46,15 +46,15 @@ TRIP: Final = 40
 _SENT: Final = 4
 """Fields of a job that the script takes; what is to be confirmed stands behind all of them."""
 
-_OUTCOMES: Final[dict[bytes, Outcome]] = {
-    b"open": "exists",
-    **{word.encode(): word for word in get_args(Outcome)},
+_RESULTS: Final[dict[bytes, EnqueueResult]] = {
+    b"open": "duplicate",
+    **{word.encode(): word for word in get_args(EnqueueResult)},
 }
 
 
-def read_outcome(word: bytes) -> Outcome:
-    """What an enqueue came to, from a script's word for it."""
-    return _OUTCOMES[word]
+def read_result(word: bytes) -> EnqueueResult:
+    """What an enqueue did, from a script's word for it."""
+    return _RESULTS[word]
 
 
 NOW: Final = "+0"
@@ -85,17 +85,17 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     due_us: int
-    """When the job is due, on the server's clock; 0 where the id existed."""
-    outcome: Outcome
-    """What it came to: `"new"`; `"exists"`, where the id did and nothing was changed; or how the
-    call was folded into another job, whose id this then has."""
+    """When the job is due, on the server's clock; 0 if the id existed."""
+    result: EnqueueResult
+    """What the enqueue did. If it created no job, the receipt has the id of the job that has the id
+    or holds the key."""
     confirmed: Durability = "local"
     """What was waited for, and has come true."""
 
     @property
-    def new(self) -> bool:
+    def created(self) -> bool:
         """Whether a job was added."""
-        return self.outcome == "new"
+        return self.result == "created"
 
 
 def when(delay: Duration | None, at: datetime | None) -> str:
@@ -186,14 +186,14 @@ def enqueue(
             raise data_parent(keys.queue or "")
         if have_terms:
             return [
-                Receipt(text(id), due_us, read_outcome(word), confirmed(job, kinds))
+                Receipt(text(id), due_us, read_result(word), confirmed(job, kinds))
                 for job, (word, due_us, id) in zip(jobs, pieces(reply, 2, 3), strict=True)
             ]
         return [
             Receipt(
                 job.id,
                 due_us,
-                "new" if due_us else "exists",
+                "created" if due_us else "duplicate",
                 confirmed(job, kinds) if kinds else "local",
             )
             for job, due_us in zip(jobs, islice(reply, 2, None), strict=True)
@@ -349,9 +349,9 @@ class EnqueueFull:
     def _begun(self, reply: list[Any]) -> Command[list[Receipt]] | None:
         if reply[0] == b"busy":
             return self.begin()
-        if reply[0] != b"ok" or reply[2] == b"exists":
+        if reply[0] != b"ok" or reply[2] == b"duplicate":
             return None
-        self._is_new = reply[2] == b"new"
+        self._is_new = reply[2] == b"created"
         return self._next()
 
     def _next(self) -> Command[Any]:
@@ -404,9 +404,9 @@ class EnqueueFull:
 
         def receipt(reply: list[Any]) -> list[Receipt]:
             due_us = reply[1] if reply[0] == b"ok" else 0
-            outcome: Outcome = "new" if self._is_new else "exists"
+            result: EnqueueResult = "created" if self._is_new else "duplicate"
             is_confirmed = confirmed(self._job, self._kinds)
-            return [Receipt(self._job.id, due_us, outcome, is_confirmed)]
+            return [Receipt(self._job.id, due_us, result, is_confirmed)]
 
         again = add_dependencies(
             self._keys, self._job.id, told, is_last, receipt, self._kinds, linked

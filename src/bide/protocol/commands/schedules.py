@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from bide.errors import UsageError
 from bide.model.schedule import Missed, Schedule, Timing
 from bide.protocol.command import Command, command, pieces, text, words
-from bide.protocol.commands.enqueue import Receipt, read_outcome
+from bide.protocol.commands.enqueue import Receipt, read_result
 from bide.protocol.keys import Keys
 
 T = TypeVar("T")
@@ -185,7 +185,7 @@ def run_schedule(keys: Keys, name: str, id: str) -> Command[Receipt | None]:
     def parse(reply: list[Any]) -> Receipt | None:
         if reply[0] == b"gone":
             return None
-        return Receipt(text(reply[4]), reply[3], read_outcome(reply[2]))
+        return Receipt(text(reply[4]), reply[3], read_result(reply[2]))
 
     return command("schedule_run", keys, (name, id), parse)
 

@@ -132,22 +132,22 @@ end
 
 for i = rest, #ARGV, WIDTH do
   local id, line, level = ARGV[i], ARGV[i + 4], 10 - tonumber(ARGV[i + 2])
-  local word, at, holder = is_new[i] and 'new' or 'exists', due_time.us(ARGV[i + 1], now), id
+  local word, at, holder = is_new[i] and 'created' or 'duplicate', due_time.us(ARGV[i + 1], now), id
   if rules[i] then
     word, at, holder = dedup.call(inserter, rules[i],
       {id = id, now = now, at = at, level = level, body = ARGV[i + 3], line = line})
-  elseif word == 'exists' then
+  elseif word == 'duplicate' then
     at = 0
     if not deps.is_open(edges, id) then word = 'open' end
   end
-  if word == 'new' and ARGV[i + 5] ~= '' then
+  if word == 'created' and ARGV[i + 5] ~= '' then
     at = wait_for(i, ARGV[i + 5])
-  elseif word == 'new' then
+  elseif word == 'created' then
     inserter.add(id, line, level, at)
     states[id] = 'live'
     if book then event.add(book, 'added', 'enqueue', id, '-', 0, at, '') end
   end
-  has_written = has_written or not (word == 'exists' or word == 'open' or word == 'kept'
+  has_written = has_written or not (word == 'duplicate' or word == 'open' or word == 'duplicate'
     or word == 'rejected')
   reply[#reply + 1] = word
   reply[#reply + 1] = at

@@ -47,7 +47,7 @@ class PushResult(NamedTuple):
     """The item's id."""
     due: datetime | None
     """When the item is due, on the server's clock; None if the id already existed."""
-    new: bool
+    created: bool
     """False if the id already existed and nothing was changed."""
     confirmed: Durability = "local"
     """The durability that the server has confirmed."""
@@ -55,8 +55,8 @@ class PushResult(NamedTuple):
 
 def pushed(job: JobView[Any]) -> PushResult:
     """Return the result of a push, from the enqueued job."""
-    new = bool(job.created)
-    return PushResult(job.id, job.due if new else None, new, job.confirmed or "local")
+    created = bool(job.created)
+    return PushResult(job.id, job.due if created else None, created, job.confirmed or "local")
 
 
 class ItemInfo(NamedTuple):

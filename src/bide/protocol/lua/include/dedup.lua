@@ -100,7 +100,7 @@ function kinds.u(inserter, call, rule, entry)
   if not state or not holds(entry, state, call.now) then
     local till = tonumber(rule.till)
     write_entry(inserter, rule.field, call.id, till and call.now + till or rule.till, call.now)
-    return 'new', call.at
+    return 'created', call.at
   elseif rule.way == 'x' then
     return 'rejected', was or 0, entry.id
   elseif rule.way == 'r' and level then
@@ -108,7 +108,7 @@ function kinds.u(inserter, call, rule, entry)
     replace(inserter, call, entry.id, level, was, line, at)
     return 'replaced', at, entry.id
   end
-  return 'kept', was or 0, entry.id
+  return 'duplicate', was or 0, entry.id
 end
 
 function kinds.d(inserter, call, rule, entry)
@@ -121,10 +121,10 @@ function kinds.d(inserter, call, rule, entry)
   at = not_before(call, at)
   if state ~= 'waits' then
     write_entry(inserter, rule.field, call.id, 's', first)
-    return 'new', at
+    return 'created', at
   end
   replace(inserter, call, entry.id, level, was, line, at)
-  return 'pushed', at, entry.id
+  return 'debounced', at, entry.id
 end
 
 -- Runs of a throttle, by when they are due, in order. The first time from `at` on at which no
@@ -163,12 +163,12 @@ function kinds.t(inserter, call, rule, entry)
   local state, level, was, line
   if id ~= '-' then state, level, was, line = where(inserter, id, rule.field) end
   if state == 'cancelled' then take_out(slots, trailing) end
-  local word, at = 'new', free_from(slots, count, period, call.at)
+  local word, at = 'created', free_from(slots, count, period, call.at)
   -- One that is to run later, and is not too near to others, leaves the trailing run as it is.
   local is_trailing = state == 'waits'
   if is_trailing and (at > call.at or call.at <= call.now) then
     take_out(slots, trailing)
-    word, at = 'folded', free_from(slots, count, period, call.at)
+    word, at = 'throttled', free_from(slots, count, period, call.at)
     if call.at <= call.now then at = math.min(at, was) end
     replace(inserter, call, id, level, was, line, at)
     trailing = at
@@ -209,7 +209,7 @@ function kinds.g(inserter, call, rule, entry)
     else
       write_entry(inserter, rule.field, call.id, 's', first, {count})
     end
-    return 'new', at
+    return 'created', at
   end
   if count < size then write_entry(inserter, rule.field, entry.id, 's', first, {count}) end
   local to = level
@@ -218,16 +218,15 @@ function kinds.g(inserter, call, rule, entry)
   if count >= size then redis.call('HDEL', inserter.unique, rule.field) end
   held[#held + 1], held.bytes = item, held.bytes + #item
   inserter.held[entry.id] = held
-  return 'added', at, entry.id
+  return 'batched', at, entry.id
 end
 
 -- What comes of one call: a word, when the job is due or 0, and the job that holds the key.
 --
---   new      a job of the call's own, whose body is stored; nothing else of it is yet
---   exists   its id does, and nothing is changed
---   kept, rejected    the holder stays as it is
---   replaced, pushed, folded    the holder has the call's body and terms
---   added    the holder has the call's item
+--   created    the call has its own job, whose body is stored; its other records are not yet
+--   duplicate, rejected    a job has the id or holds the key; nothing is changed
+--   replaced, debounced, throttled    the holder has the call's body and constraints
+--   batched    the holder has the call's item
 function dedup.call(inserter, rule, call)
   local noted = redis.call('HGET', inserter.folded, call.id)
   if noted then
@@ -236,18 +235,18 @@ function dedup.call(inserter, rule, call)
     if is_repeat then return word, tonumber(at), holder end
   end
   if redis.call('HEXISTS', inserter.jobs, call.id) == 1 then
-    if not inserter.is_trashed(call.id) then return 'exists', 0, call.id end
+    if not inserter.is_trashed(call.id) then return 'duplicate', 0, call.id end
     redis.call('HDEL', inserter.jobs, call.id) -- what `purge` has set aside is as good as deleted
   end
   local entry = inserter.dedup_keys.read(redis.call('HGET', inserter.unique, rule.field))
   local word, at, holder = kinds[rule.kind](inserter, call, rule, entry)
-  if word == 'new' then
+  if word == 'created' then
     redis.call('HSET', inserter.jobs, call.id, call.body)
     note_size(inserter, #call.body)
     inserter.news = inserter.news + 1
     return word, at, call.id
   end
-  if word ~= 'kept' and word ~= 'rejected' then
+  if word ~= 'duplicate' and word ~= 'rejected' then
     redis.call('HSET', inserter.folded, call.id,
       string.format('%.0f %s %.0f %s', call.now, word, at, holder))
     inserter.notes = inserter.notes + 1

@@ -10,15 +10,15 @@ local AT_ONCE, BYTES, FEW, PAUSE = 20, 2000000, 8, 1000000
 -- `dedup` does: a word, when the job is due, and its id.
 function schedule_fire.add(inserter, ctx, sched, id, body, at)
   local level, rule = 10 - sched.priority, ctx.dedup_keys.rule(sched.terms)
-  local word, holder = 'new', id
+  local word, holder = 'created', id
   if rule then
     word, at, holder = ctx.dedup.call(inserter, rule,
       {id = id, now = ctx.now, at = at, level = level, body = body, line = sched.terms})
   elseif redis.call('HSETNX', inserter.jobs, id, body) == 0 then
-    if not inserter.is_trashed(id) then return 'exists', 0, id end
+    if not inserter.is_trashed(id) then return 'duplicate', 0, id end
     redis.call('HSET', inserter.jobs, id, body)
   end
-  if word == 'new' then
+  if word == 'created' then
     inserter.add(id, sched.terms, level, at)
     if ctx.book then ctx.event.add(ctx.book, 'added', 'fire', id, '-', 0, at, '') end
   end
