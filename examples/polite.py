@@ -30,7 +30,7 @@ async def call(number: int) -> float:
         service(number)
     except ConnectionRefusedError as refused:
         bide.current_job().log(f"{asked_at} not now")
-        raise bide.RetryLater(str(refused).rpartition(" ")[2], queue=True) from refused
+        raise bide.PauseQueue(str(refused).rpartition(" ")[2]) from refused
     return asked_at
 
 

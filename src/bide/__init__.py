@@ -26,7 +26,7 @@ from bide.errors import (
     UsageError,
     WorkerCrashed,
 )
-from bide.model.context import CurrentJob, Fail, RetryLater, Snooze, current_job
+from bide.model.context import CurrentJob, Fail, PauseQueue, RetryLater, Snooze, current_job
 from bide.model.dedup import Batch, Debounce, Throttle, Unique, batch, debounce, throttle
 from bide.model.events import Event
 from bide.model.history import Attempt, LogLine, Progress
@@ -110,6 +110,7 @@ __all__ = [
     "LogLine",
     "Middleware",
     "Options",
+    "PauseQueue",
     "PayloadError",
     "PayloadTooNew",
     "Progress",

@@ -56,7 +56,7 @@ def test_once_it_is_freed_it_takes_its_turn_in_its_group(q: Probe) -> None:
 
 
 def test_it_takes_its_turn_when_what_it_waited_for_is_removed(q: Probe) -> None:
-    add(q, job("a"), job("b", "a", d="-c", x="g=g n=1"))
+    add(q, job("a"), job("b", "a", d="-e", x="g=g n=1"))
     q.run(job_commands.delete(q.keys, ["a"]))
     assert q.taken() == ["b"]
 

@@ -25,7 +25,7 @@ REMOVALS: list[Callable[[Probe], object]] = [
 def test_what_is_removed_is_as_good_as_cancelled(
     q: Probe, remove: Callable[[Probe], object]
 ) -> None:
-    add(q, job("a"), job("b", "a"), job("c", "a", d="-c"))
+    add(q, job("a"), job("b", "a"), job("c", "a", d="-e"))
     q.watch("b")
     remove(q)
     assert [state(q, id) for id in "bc"] == ["cancelled", "waiting"]
@@ -43,7 +43,7 @@ def test_to_delete_one_that_waits_leaves_nothing(q: Probe) -> None:
 def test_a_parent_that_is_no_more_is_kept_for_nobody(q: Probe) -> None:
     """However many waited for it, and had been told or not when it was deleted."""
     children = [f"c{i:03}" for i in range(350)]
-    add(q, job("a"), job("x", "a", d="-c"), job("b"), *(job(id, "b", d="-c") for id in children))
+    add(q, job("a"), job("x", "a", d="-e"), job("b"), *(job(id, "b", d="-e") for id in children))
     assert q.run(job_commands.delete(q.keys, ["a"])) == ["ok"]
     assert state(q, "x") == "waiting"
     assert not any(member.startswith("=a ") for member in q.holding().edges)
@@ -61,7 +61,7 @@ def test_a_parent_that_is_no_more_is_kept_for_nobody(q: Probe) -> None:
 def test_to_empty_a_queue_removes_what_waits_too(q: Probe) -> None:
     add(q, job("z"))
     (z,) = q.claim().jobs
-    add(q, job("a"), job("b", "a"), job("c", "z"), job("d", "z", d="-c"))
+    add(q, job("a"), job("b", "a"), job("c", "z"), job("d", "z", d="-e"))
     assert q.run(job_commands.purge(q.keys, "e1")).aside == 4
     while q.run(job_commands.purge(q.keys, None)).more:
         pass
@@ -75,7 +75,7 @@ def test_a_parent_that_is_swept_frees_what_was_added_since(q: Probe) -> None:
     add(q, job("a"))
     (claimed,) = q.claim().jobs
     add(q, job("p"))
-    add(q, job("b", "p", "a", d="-c"))
+    add(q, job("b", "p", "a", d="-e"))
     q.run(job_commands.purge(q.keys, "e1"))
     add(q, job("b2", "a"))
     q.settle(claimed, "complete")

@@ -59,7 +59,7 @@ from bide.views import job
 from bide.views import schedules as schedule_report
 from bide.views.queues import workers_report
 from bide.worker.lifespan import Lifespan
-from bide.worker.queue_state import QueueState, read_order
+from bide.worker.queue_state import QueueState, read_strategy
 from bide.worker.run.invoke import prepare, read
 from bide.worker.run.running_job import RunningJob
 from tests.fuzz import tasks
@@ -153,7 +153,7 @@ EXPRESSIONS = [
 ]
 TERMS = [
     *(b"x=+300000000", b"x=@1795214038547684 e=1795214038547684", b"k=a:b f=ur,f"),
-    b"x=+5 d=-fc w=+30000000 p=9 c={other}a g=b n=2",
+    b"x=+5 d=-e w=+30000000 p=9 c={other}a g=b n=2",
 ]
 ITEM = [
     *(b"completed", NOW, 5, BODIES[0], RECORDS[0], RESULTS[0], NOTES[0], None, TERMS[0]),
@@ -355,7 +355,7 @@ WORDS = [
     *("2030-01-31T09:00:00+01:00", f"{ONE},{TWO},unsigned", "mail", "app.tasks:send"),
 ]
 _READERS: list[Callable[[str], object]] = [
-    *(resolve_url, hide_password, to_us, read_order, read_address, read_value, read_at),
+    *(resolve_url, hide_password, to_us, read_strategy, read_address, read_value, read_at),
     *(
         Cron,
         zone_of,

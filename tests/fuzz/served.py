@@ -166,8 +166,8 @@ WORDS = """
 info jobs upcoming queues cron ls next run rm workers stop health doctor acl script enqueue pause
 resume -q fuzz --json
 --state failed --task * --limit 5 --in 5m odd --at 2030-01-31T09:00:00+01:00 --older-than 1d --yes
---all-queues --error --dry-run --prefix bide --keys --start 0 worker viewer --user x -- - --priority
-tests.fuzz.tasks:take a=1 [1,2] --id 9 --no-check --help --max-lateness 1m --within empty set 2d
+--all-queues --error --dry-run --prefix bide --keys --offset 0 worker viewer --user x -- -
+--priority tests.fuzz.tasks:take a=1 [1,2] --id 9 --no-check --help --max-lateness 1m --within empty set 2d
 --retention --failed --due-before --url --queue -n
 """.split()  # noqa: SIM905
 WAITS = {"worker", "demo", "rq-timer", "events"}

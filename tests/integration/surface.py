@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bide
-from bide import Fail, Retry, RetryLater, Snooze, current_job
+from bide import Fail, PauseQueue, Retry, RetryLater, Snooze, current_job
 from bide.model.context import CurrentJob
 from bide.tasks.resources import Resource
 from tests.faults.eventually import PATIENCE
@@ -154,7 +154,7 @@ def hold_once(delay: float) -> float:
     """Hold the queue; by the second run it has been moved. When that was due."""
     job = current_job()
     if job.due == job.first_due:
-        raise RetryLater(delay, "429", queue=True)
+        raise PauseQueue(delay, "429")
     return job.due.timestamp()
 
 

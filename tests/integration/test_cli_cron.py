@@ -124,18 +124,18 @@ def test_pausing_resuming_removing(home: Path, one_url: str, mail: Queue) -> Non
     assert mail.schedules.fetch("nine").paused
     assert "next at" in said(bide(home, "cron", "resume", "nine", url=one_url))
     assert not mail.schedules.fetch("nine").paused
-    done = said(bide(home, "cron", "rm", "nine", "hourly", url=one_url))
-    assert done == "nine is removed.\nhourly is removed.\n"
+    done = said(bide(home, "cron", "delete", "nine", "hourly", url=one_url))
+    assert done == "nine is deleted.\nhourly is deleted.\n"
     assert mail.schedules.all() == []
 
 
 def test_what_is_not_there_or_not_clear(home: Path, one_url: str, mail: Queue) -> None:
-    assert "did you mean 'nine'?" in error_of(bide(home, "cron", "rm", "nina", url=one_url), 3)
-    assert "`bide cron ls` lists" in error_of(bide(home, "cron", "rm", "zzz", url=one_url), 3)
+    assert "did you mean 'nine'?" in error_of(bide(home, "cron", "delete", "nina", url=one_url), 3)
+    assert "`bide cron ls` lists" in error_of(bide(home, "cron", "delete", "zzz", url=one_url), 3)
     with closing(Queue("other", url=one_url)) as other:
         other.schedules.upsert("nine", GREET, every=5)
-        assert "add --queue" in error_of(bide(home, "cron", "rm", "nine", url=one_url), 2)
-        said(bide(home, "cron", "rm", "nine", "-q", "other", url=one_url))
+        assert "add --queue" in error_of(bide(home, "cron", "delete", "nine", url=one_url), 2)
+        said(bide(home, "cron", "delete", "nine", "-q", "other", url=one_url))
         assert other.schedules.all() == []
     assert len(mail.schedules.all()) == 2
 
@@ -146,5 +146,5 @@ def test_info_says_which_queues_have_schedules(home: Path, one_url: str, mail: Q
     report = json.loads(said(bide(home, "info", "--json", url=one_url)))
     assert report["queues"]["mail"]["schedules"] == 2
     mail.schedules.pause("nine")
-    mail.schedules.remove("hourly")
+    mail.schedules.delete("hourly")
     assert "mail has 1 schedule: `bide cron ls -q mail`" in said(bide(home, "info", url=one_url))

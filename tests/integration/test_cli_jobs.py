@@ -139,7 +139,7 @@ def test_a_page_says_that_there_is_more(home: Path, one_url: str, mail: Queue) -
     done = bide(home, "jobs", "ls", "-n", "3", url=one_url)
     assert ids(done.stdout) == [job.id for job in made[:3]]
     assert "more than these 3 jobs" in done.stderr
-    done = bide(home, "jobs", "ls", "-n", "3", "--start", "4", url=one_url)
+    done = bide(home, "jobs", "ls", "-n", "3", "--offset", "4", url=one_url)
     assert ids(done.stdout) == [job.id for job in made[4:]]
     assert done.stderr == ""
     report = json.loads(bide(home, "jobs", "ls", "-n", "3", "--json", url=one_url).stdout)

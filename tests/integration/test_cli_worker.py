@@ -162,9 +162,9 @@ def desk(home: Path, one_url: str) -> Path:
     ("order", "runs"),
     [
         ([], ["high"] * 3 + ["low"] * 3),
-        (["--order", "strict"], ["high"] * 3 + ["low"] * 3),
-        (["--order", "fair"], ["high", "low"] * 3),
-        (["--order", "low=1,high=2"], ["high", "low", "high", "high", "low", "low"]),
+        (["--strategy", "strict"], ["high"] * 3 + ["low"] * 3),
+        (["--strategy", "fair"], ["high", "low"] * 3),
+        (["--strategy", "low=1,high=2"], ["high", "low", "high", "high", "low", "low"]),
     ],
 )
 def test_the_order_of_queues_is_typed(
@@ -185,7 +185,7 @@ def test_the_order_of_queues_is_typed(
     ],
 )
 def test_one_that_cannot_be_meant_is_one_sentence(desk: Path, order: str, text: str) -> None:
-    done = bide(desk, "worker", "desk", "-q", "high", "-q", "low", "--order", order)
+    done = bide(desk, "worker", "desk", "-q", "high", "-q", "low", "--strategy", order)
     assert text in error_of(done, 2)
 
 
@@ -199,7 +199,7 @@ def test_one_that_cannot_be_meant_is_one_sentence(desk: Path, order: str, text: 
 )
 def test_or_stands_in_the_file(desk: Path, one_url: str, file: str, runs: list[str]) -> None:
     (desk / "pyproject.toml").write_text(
-        f'[tool.bide.worker]\nmodules = ["desk"]\nqueues = ["high", "low"]\norder = {file}\n'
+        f'[tool.bide.worker]\nmodules = ["desk"]\nqueues = ["high", "low"]\nstrategy = {file}\n'
     )
     assert ran(bide(desk, "worker", "-c", "1", "--burst", url=one_url)) == runs
 

@@ -130,7 +130,7 @@ def test_it_waits_across_queues(queue: Queue, other: Queue) -> None:
 def test_a_failure_goes_across_queues(queue: Queue, other: Queue) -> None:
     first = other.enqueue(jobs.fail, "no")
     second = queue.enqueue(jobs.add, 1, depends_on=first)
-    third = other.enqueue(jobs.add, 2, depends_on=[second], on_parent_cancel="run")
+    third = other.enqueue(jobs.add, 2, depends_on=[second], run_if="ended")
     assert burst(queue, other) == 2
     assert second.refresh().cancelled_by == f"{{other}}{first.id}"
     assert third.refresh().status == "completed"
@@ -206,10 +206,8 @@ def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None
         ({"depends_on": 3}, "depends_on wants jobs or their ids, not 3"),
         ({"depends_on": ["a b"]}, "depends_on"),
         ({"depends_on": ["x"], "job_id": "x"}, "Job 'x' would wait for itself"),
-        ({"allow_failure": True}, r"name these with depends_on=\[...\]"),
-        ({"depends_on": "a", "allow_failure": 2}, "allow_failure must be True or False"),
-        ({"depends_on": "a", "on_parent_cancel": "x"}, "must be 'cancel' or 'run', not 'x'"),
-        ({"depends_on": "a", "allow_failure": True, "if_failed": True}, "give one of them"),
+        ({"run_if": "ended"}, r"name them with depends_on=\[...\]"),
+        ({"depends_on": "a", "run_if": "x"}, "must be 'completed', 'ended' or 'failed', not 'x'"),
         ({"depends_on": [f"j{n}" for n in range(20_001)]}, "20,000 others, not for 20,001"),
     ],
 )
@@ -287,12 +285,12 @@ def test_a_job_of_another_server_is_refused(queue: Queue) -> None:
 
 
 def test_an_empty_list_is_nothing_to_wait_for(queue: Queue) -> None:
-    assert queue.enqueue(jobs.add, 1, depends_on=[], allow_failure=True).status == "waiting"
+    assert queue.enqueue(jobs.add, 1, depends_on=[], run_if="ended").status == "waiting"
 
 
 def test_a_parent_that_is_no_more_is_named(queue: Queue) -> None:
     first = queue.enqueue(jobs.add, 1)
-    second = queue.enqueue(jobs.add, 1, depends_on=first, on_parent_cancel="run")
+    second = queue.enqueue(jobs.add, 1, depends_on=first, run_if="ended")
     queue._client.run(job_commands.delete(queue.keys, [first.id]))
     with pytest.raises(
         JobNotFound, match=f"Job '{first.id}', that this one waited for, is no more"

@@ -28,7 +28,7 @@ def test_for_whom_it_waits_and_because_of_whom_it_was_cancelled(
     told = said(
         bide(
             home,
-            *("enqueue", "shop:greet", "-q", "mail", "--after", "first", "--id", "second"),
+            *("enqueue", "shop:greet", "-q", "mail", "--depends-on", "first", "--id", "second"),
             *("--in", "5m"),
             url=one_url,
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import AsyncQueue, Fail, Job, Queue, RetryLater, State, UsageError
+from bide import AsyncQueue, Fail, Job, PauseQueue, Queue, RetryLater, State, UsageError
 from bide.model.limits import Limits
 from tests.faults.witness import Witness
 from tests.integration import jobs, surface
@@ -231,8 +231,7 @@ def test_awaited_it_is_the_same(one_url: str) -> None:
 
 
 def test_a_queue_is_held_for_a_time_that_is_said() -> None:
-    with pytest.raises(UsageError, match="for how long"):
-        RetryLater(queue=True)
-    with pytest.raises(UsageError, match="delay"):
-        RetryLater("soon", queue=True)
-    assert not isinstance(RetryLater(1), Fail)
+    for delay in ("soon", ""):
+        with pytest.raises(UsageError, match="delay"):
+            PauseQueue(delay)
+    assert not issubclass(PauseQueue, Fail | RetryLater)

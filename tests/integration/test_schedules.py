@@ -96,8 +96,8 @@ def test_pausing_resuming_and_removing(mail: Queue) -> None:
     assert mail.schedules.pause("e").paused
     assert mail.schedules.next("e") == []
     assert mail.schedules.resume("e").next is not None
-    assert mail.schedules.remove("e")
-    assert not mail.schedules.remove("e")
+    assert mail.schedules.delete("e")
+    assert not mail.schedules.delete("e")
     for verb in ("fetch", "next", "run", "pause", "resume"):
         with pytest.raises(ScheduleNotFound, match="Queue mail has no schedule 'e'"):
             getattr(mail.schedules, verb)("e")
@@ -117,7 +117,7 @@ async def test_the_awaited_queue_does_the_same(one_url: str) -> None:
     assert (job.status, job.schedule, job.schedule_time) == (State.WAITING, "report", None)
     assert (await schedules.pause("report")).paused
     assert not (await schedules.resume("report")).paused
-    assert await schedules.remove("report")
+    assert await schedules.delete("report")
     with pytest.raises(ScheduleNotFound):
         await schedules.fetch("report")
     await queue.close()
@@ -148,7 +148,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"every": 5, "delay": 5}, "have no delay=: they are due at its times"),
     ({"every": 5, "job_id": "x"}, "have no job_id=: the id of each"),
     ({"every": 5, "depends_on": "x"}, "have no depends_on=: the jobs that each could wait for"),
-    ({"every": 5, "if_failed": True}, "have no if_failed=: they wait for no other"),
+    ({"every": 5, "run_if": "failed"}, "have no run_if=: they wait for no other"),
     ({"every": 5, "durability": "fsync"}, "have no durability=: workers create them"),
     ({"every": 5, "more": 1}, "There is no option 'more'"),
     ({"every": 5, "group": "a b"}, "group holds a brace, a space|a space"),

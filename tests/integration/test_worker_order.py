@@ -158,7 +158,7 @@ def test_a_paused_queue_holds_up_no_other(high: Queue, low: Queue) -> None:
     fill(low, 5)
     high.pause()
     assert burst(high, low, modules=MODULES) == 5
-    assert burst(high, low, modules=MODULES, order="fair") == 0
+    assert burst(high, low, modules=MODULES, strategy="fair") == 0
 
 
 # -- fair, and by weight
@@ -171,7 +171,7 @@ def test_fair_gives_both_the_same_though_one_produces_a_hundred_times_as_much(
     loud, quiet = queue_of("loud"), queue_of("quiet")
     fill(loud, 30_000)
     fill(quiet, 300)
-    with at_work(loud, quiet, modules=MODULES, order="fair", concurrency=concurrency):
+    with at_work(loud, quiet, modules=MODULES, strategy="fair", concurrency=concurrency):
         seen = jobs.wait_seen(1000)
     end = max(i for i, queue in enumerate(seen) if queue == "quiet")
     counts = Counter(seen[: end + 1])
@@ -200,7 +200,7 @@ def test_fair_holds_while_both_go_on_producing(
     producer = threading.Thread(target=produce)
     producer.start()
     try:
-        with at_work_many(workers, loud, quiet, order="fair", concurrency=concurrency):
+        with at_work_many(workers, loud, quiet, strategy="fair", concurrency=concurrency):
             seen = jobs.wait_seen(2000)[:2000]
     finally:
         stop.set()
@@ -216,7 +216,9 @@ def test_fair_holds_while_both_go_on_producing(
 def test_weights_hold_over_ten_thousand_jobs(high: Queue, low: Queue, concurrency: int) -> None:
     fill(high, 9_500)
     fill(low, 9_500)
-    with at_work(high, low, modules=MODULES, order={"low": 1, "high": 6}, concurrency=concurrency):
+    with at_work(
+        high, low, modules=MODULES, strategy={"low": 1, "high": 6}, concurrency=concurrency
+    ):
         seen = jobs.wait_seen(10_000, 300)[:10_000]
         high.purge()
         low.purge()
@@ -229,7 +231,7 @@ def test_weights_hold_over_ten_thousand_jobs(high: Queue, low: Queue, concurrenc
 def test_what_a_queue_did_not_use_while_it_was_empty_is_not_made_up_for(
     high: Queue, low: Queue
 ) -> None:
-    with at_work(high, low, modules=MODULES, order="fair", concurrency=1):
+    with at_work(high, low, modules=MODULES, strategy="fair", concurrency=1):
         fill(low, 1000)
         jobs.wait_seen(1000)
         low.enqueue(ordered.hold)
@@ -251,7 +253,7 @@ def test_what_a_queue_did_not_use_while_it_was_empty_is_not_made_up_for(
 def test_an_idle_queue_costs_no_round_trip_per_claim_of_another(
     high: Queue, low: Queue, direct: redis.Redis, order: Any, concurrency: int
 ) -> None:
-    with at_work(high, low, modules=MODULES, order=order, concurrency=concurrency):
+    with at_work(high, low, modules=MODULES, strategy=order, concurrency=concurrency):
         eventually(lambda: claims(direct, high) and claims(direct, low))
         begun, before = time.monotonic(), claims(direct, high)
         for i in range(1, 11):
@@ -278,7 +280,7 @@ def test_a_full_worker_asks_nobody_for_nothing(
     high: Queue, low: Queue, direct: redis.Redis, order: Any
 ) -> None:
     """Both queues have work, and hints, and none of its slots is free."""
-    with at_work(high, low, modules=MODULES, order=order, concurrency=1):
+    with at_work(high, low, modules=MODULES, strategy=order, concurrency=1):
         low.enqueue(ordered.hold)
         jobs.wait_seen(1)
         fill(high, 50)
@@ -352,7 +354,7 @@ def test_beside_a_suspect_nothing_is_claimed_from_another_queue(
     direct.zadd(due[DUE_SETS.index("alone")], {suspect.id: direct.zscore(due[4], suspect.id) or 0})
     direct.zrem(due[4], suspect.id)
     fill(low, 10)
-    assert burst(high, low, modules=MODULES, order=order) == 11
+    assert burst(high, low, modules=MODULES, strategy=order) == 11
     assert jobs.seen == ["alone", "over"] + ["low"] * 10
 
 
@@ -362,7 +364,7 @@ def test_beside_a_suspect_nothing_is_claimed_from_another_queue(
 @pytest.mark.parametrize(
     ("order", "match"),
     [
-        ("unfair", "order must be 'strict', 'fair', or a weight"),
+        ("unfair", "strategy must be 'strict', 'fair', or a weight"),
         ({"high": 6, "low": 1, "lwo": 1}, "'lwo', which is none of the worker's queues"),
         ({"high": 6}, "no weight to 'low'"),
         ({"high": 6, "low": 0}, "whole number from 1"),
@@ -370,9 +372,9 @@ def test_beside_a_suspect_nothing_is_claimed_from_another_queue(
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_sent(order: Any, match: str) -> None:
     with pytest.raises(UsageError, match=match):
-        Worker(["high", "low"], url="redis://127.0.0.1:1", order=order)
+        Worker(["high", "low"], url="redis://127.0.0.1:1", strategy=order)
 
 
 def test_a_queue_given_twice_is_one(high: Queue) -> None:
     fill(high, 3)
-    assert burst(high, high, modules=MODULES, order={"high": 2}) == 3
+    assert burst(high, high, modules=MODULES, strategy={"high": 2}) == 3

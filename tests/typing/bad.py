@@ -33,8 +33,8 @@ add.prepare("x")  # refused
 queue.task(tmieout=3)  # refused
 queue.task(name=5)  # refused
 add.options(name="x")  # refused
-Worker(queue, order="random")  # refused
-Worker(queue, order={"mail": "6"})  # refused
+Worker(queue, strategy="random")  # refused
+Worker(queue, strategy={"mail": "6"})  # refused
 queue.enqueue_call(add, (1,), on_crash="ignore")  # refused
 queue.enqueue(add, 1, priority="high")  # refused
 RetryLater([3])  # refused

@@ -79,7 +79,7 @@ def test_everything_that_a_file_may_say(home: Path) -> None:
         [tool.bide.worker]
         modules = ["shop.tasks", "shop.mail"]
         queues = "mail"
-        order = "fair"
+        strategy = "fair"
         concurrency = 7
         executor = "process"
         workers = 3
@@ -97,7 +97,7 @@ def test_everything_that_a_file_may_say(home: Path) -> None:
         worker=WorkerSettings(
             modules=("shop.tasks", "shop.mail"),
             queues=("mail",),
-            order="fair",
+            strategy="fair",
             concurrency=7,
             executor="process",
             workers=3,
@@ -180,9 +180,15 @@ def test_a_file_that_another_user_may_have_planted_is_not_read(
         ("[tool.bide]\nlog-format = 'xml'", "log-format in [tool.bide] of {file} must be one of"),
         ("[tool.bide.worker]\nqueues = [1]", "queues in [tool.bide.worker] of {file} must be a li"),
         ("[tool.bide.worker]\nmodules = ['']", "modules in [tool.bide.worker] of {file} must be a"),
-        ("[tool.bide.worker]\norder = 5", 'order in [tool.bide.worker] of {file} must be "strict"'),
-        ("[tool.bide.worker]\norder = {}", "such as {{mail = 6, low = 1}}"),
-        ("[tool.bide.worker]\norder = {high = 0}", "high of order in [tool.bide.worker] of {file}"),
+        (
+            "[tool.bide.worker]\nstrategy = 5",
+            'strategy in [tool.bide.worker] of {file} must be "strict"',
+        ),
+        ("[tool.bide.worker]\nstrategy = {}", "such as {{mail = 6, low = 1}}"),
+        (
+            "[tool.bide.worker]\nstrategy = {high = 0}",
+            "high of strategy in [tool.bide.worker] of {file}",
+        ),
         ("[tool.bide.worker]\norder = {high = 0.5}", "whole number, 1 or more, not 0.5"),
         ("[tool.bide.worker]\nconcurrency = 0", "concurrency in [tool.bide.worker] of {file} must"),
         ("[tool.bide.worker]\nconcurrency = true", "1 or more, not True"),

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.errors import UsageError
-from bide.worker.queue_state import HEAVIEST, PollingOrder, Strict, Weighted, make_order, read_order
+from bide.worker.queue_state import (
+    HEAVIEST,
+    PollingOrder,
+    Strict,
+    Weighted,
+    make_order,
+    read_strategy,
+)
 
 QUEUES = ["high", "low"]
 
@@ -129,9 +136,12 @@ def test_the_order_that_is_asked_for_is_made() -> None:
 @pytest.mark.parametrize(
     ("choice", "match"),
     [
-        ("random", r"order must be 'strict', 'fair', or a weight for each queue .* not 'random'"),
-        (None, "order must be 'strict'"),
-        (["high", "low"], "order must be 'strict'"),
+        (
+            "random",
+            r"strategy must be 'strict', 'fair', or a weight for each queue .* not 'random'",
+        ),
+        (None, "strategy must be 'strict'"),
+        (["high", "low"], "strategy must be 'strict'"),
         ({"high": 6, "low": 1, "x": 1}, r"'x', which is none of the .* \(high, low\); add it"),
         ({"high": 6}, "no weight to 'low'; give each"),
         ({}, "no weight to 'high', 'low'"),
@@ -159,15 +169,15 @@ def test_what_cannot_be_meant_is_refused_with_the_way_out(choice: Any, match: st
     ],
 )
 def test_an_order_can_be_typed(text: str, choice: object) -> None:
-    assert read_order(text) == choice
+    assert read_strategy(text) == choice
 
 
 @pytest.mark.parametrize("text", ["", "Fair", "high", "high=", "=6", "high=six", "high=6,", "²=²"])
 def test_a_typing_mistake_is_an_error_that_shows_how(text: str) -> None:
     with pytest.raises(UsageError, match="write strict, fair, or a weight for each queue"):
-        read_order(text)
+        read_strategy(text)
 
 
 def test_a_queue_is_given_one_weight() -> None:
     with pytest.raises(UsageError, match="gives 'high' two weights"):
-        read_order("high=1,high=2")
+        read_strategy("high=1,high=2")

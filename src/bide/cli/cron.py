@@ -150,20 +150,20 @@ def resume(
         echo(f"{seen.schedule.name} is resumed{f', next at {moment(at)}' if at else ''}.")
 
 
-@cron.command("rm")
+@cron.command()
 @_names
 @server_options
-def remove(
+def delete(
     names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
 ) -> None:
-    """Remove schedules; jobs that they have made stay.
+    """Delete schedules, but not the jobs that they have created.
 
-    One that a module declares is set again by the next worker that starts with it.
+    A schedule that a module declares is set again by the next worker that serves the module.
     """
     site = Site(url, prefix)
     for seen in _meant(site, names, queues):
-        site.queue(seen.queue).schedules.remove(seen.schedule.name)
-        echo(f"{seen.schedule.name} is removed.")
+        site.queue(seen.queue).schedules.delete(seen.schedule.name)
+        echo(f"{seen.schedule.name} is deleted.")
 
 
 def _all(site: Site, queues: Sequence[str]) -> list[FoundSchedule]:

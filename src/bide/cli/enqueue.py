@@ -92,7 +92,7 @@ from bide.views.times import moment_exactly, moment_json
     "[default: the task's, otherwise rerun]",
 )
 @click.option(
-    "--after",
+    "--depends-on",
     "depends_on",
     multiple=True,
     metavar="ID",

@@ -41,17 +41,24 @@ _STATES = ("delayed", "waiting", "active")
 
 @click.command()
 @click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
-@click.option("-n", "--count", default=50, show_default=True, help="How many at most.")
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1),
+    default=50,
+    help="Maximum number of groups to list.  [default: 50]",
+)
 @server_options
 @json_option
-def groups(name: str, count: int, url: str | None, prefix: str | None, as_json: bool) -> None:
+def groups(name: str, limit: int, url: str | None, prefix: str | None, as_json: bool) -> None:
     """List a queue's groups, those with most jobs first."""
     site = Site(url, prefix)
     (known,) = site.known((name,))
     found = site.queue(known).groups()
     found.sort(key=lambda one: (-one.delayed - one.waiting - one.active, one.name))
     if as_json:
-        shown = [one._asdict() for one in found[:count]]
+        shown = [one._asdict() for one in found[:limit]]
         echo_json({"queue": known, "groups": shown, "all": len(found)})
     elif not found:
         echo(f"{known} has no groups; jobs that are enqueued with group=... make some.")
@@ -63,9 +70,9 @@ def groups(name: str, count: int, url: str | None, prefix: str | None, as_json: 
             Column("priority", right=True),
             Column(""),
         ]
-        table(columns, [_group_row(one) for one in found[:count]])
-        if len(found) > count:
-            echo(f"{len(found) - count:,} more; -n {len(found)} shows all.", "dim")
+        table(columns, [_group_row(one) for one in found[:limit]])
+        if len(found) > limit:
+            echo(f"{len(found) - limit:,} more; -n {len(found)} shows all.", "dim")
 
 
 def _group_row(group: GroupCounts) -> list[str | Cell]:
@@ -166,7 +173,7 @@ def purge(
 ) -> None:
     """Remove delayed, waiting and blocked jobs, for good.
 
-    Jobs that run, and those that have finished, stay; so do schedules (`bide cron rm`).
+    Jobs that run, and those that have finished, stay; so do schedules (`bide cron delete`).
     """
     site = Site(url, prefix)
     known = site.known(names)
@@ -242,7 +249,7 @@ _HOLDS: Final[dict[str, tuple[Callable[[int], str], str]]] = {
     ),
     "schedules": (
         lambda n: f"has {count(n, 'schedule')}",
-        "`bide cron rm -q {queue} NAME` removes one",
+        "`bide cron delete -q {queue} NAME` removes one",
     ),
     "groups": (
         lambda n: f"has settings of {count(n, 'group')}",

@@ -27,7 +27,7 @@ from bide.model.durations import to_bytes, to_us
 from bide.worker import Worker
 from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor, processors, uses_processes
 from bide.worker.lifespan import leave_threads_behind
-from bide.worker.queue_state import read_order
+from bide.worker.queue_state import read_strategy
 from bide.worker.supervisor import Supervisor, WorkerConfig
 from bide.worker.worker import GRACE, LEASE
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @queues_option("Queue to serve; repeat for more.  [default: the queues of the modules' tasks]")
 @click.option(
-    "--order",
+    "--strategy",
     metavar="ORDER",
     help="Which queue first: strict, fair, or weights as high=6,low=1.  [default: strict]",
 )
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 def worker(
     modules: tuple[str, ...],
     queues: tuple[str, ...],
-    order: str | None,
+    strategy: str | None,
     concurrency: int | None,
     executor: Executor | None,
     workers: int | None,
@@ -135,7 +135,7 @@ def worker(
     logs.setup(*log)
     import_from_here()
     given: dict[str, Any] = {
-        "order": order,
+        "strategy": strategy,
         "concurrency": concurrency,
         "executor": executor,
         "max_jobs": max_jobs,
@@ -157,8 +157,8 @@ def worker(
         value = getattr(told.worker, option) if value is None else value
         if value is not None:
             options[option] = value
-    if isinstance(options.get("order"), str):
-        options["order"] = read_order(options["order"])
+    if isinstance(options.get("strategy"), str):
+        options["strategy"] = read_strategy(options["strategy"])
     health = read_address(health_port) if health_port is not None else None
     workers = workers or told.worker.workers
     if workers is None and health is None and not os.environ.get("NOTIFY_SOCKET"):

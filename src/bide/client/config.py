@@ -12,7 +12,7 @@ above it. It is read once per directory and process.
     [tool.bide.worker]
     modules = ["shop.tasks"]
     queues = ["mail", "low"]
-    order = "fair"
+    strategy = "fair"
     concurrency = 50
     lease = "10s"
     grace = "30s"
@@ -55,7 +55,7 @@ class WorkerSettings:
 
     modules: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
-    order: str | dict[str, int] | None = None
+    strategy: str | dict[str, int] | None = None
     """As it is typed, or the weight of each queue."""
     concurrency: int | None = None
     executor: str | None = None
@@ -295,7 +295,7 @@ def _bytes(value: Any, what: str) -> int:
     return to_bytes(value, what)
 
 
-def _order(value: Any, what: str) -> str | dict[str, int]:
+def _strategy(value: Any, what: str) -> str | dict[str, int]:
     if isinstance(value, str):
         return value
     if not isinstance(value, dict) or not value:
@@ -323,7 +323,7 @@ def _worker(value: Any, what: str) -> WorkerSettings:
 _WORKER_KEYS: Final[dict[str, Reader]] = {
     "modules": _names,
     "queues": _names,
-    "order": _order,
+    "strategy": _strategy,
     "concurrency": _number,
     "executor": _text,
     "workers": _number,

@@ -19,8 +19,11 @@ _DIGITS: Final = 16
 
 Effect = Literal["met", "run", "cancel"]
 
-OnParentCancel = Literal["cancel", "run"]
-"""What happens to a job when one of its parents is cancelled."""
+RunIf = Literal["completed", "ended", "failed"]
+"""How the parents of a job must end for it to run."""
+
+_RUN_IF: Final[dict[str, RunIf]] = {"-": "completed", "-e": "ended", "-f": "failed"}
+_LETTERS: Final = {run_if: f"d={letters}" for letters, run_if in _RUN_IF.items()}
 
 
 class Constraints(NamedTuple):
@@ -42,8 +45,8 @@ class Constraints(NamedTuple):
     """For a job with parents: its delay after they ended, or a moment."""
     priority: int | None = None
     """For a job with parents."""
-    dependence: str = ""
-    """For a job with parents: the letters of `allow_failure`, `if_failed`, `on_parent_cancel`."""
+    run_if: RunIf = "completed"
+    """For a job with parents."""
     cause: str | None = None
     """The parent because of whose end it was cancelled."""
 
@@ -61,7 +64,7 @@ class Constraints(NamedTuple):
             words.get("f"),
             words.get("w", ""),
             _number(words.get("p", "")),
-            words.get("d", ""),
+            _RUN_IF.get(words.get("d", ""), "completed"),
             words.get("c"),
         )
 
@@ -76,16 +79,9 @@ class Constraints(NamedTuple):
         Args:
             outcome: `C` for completed, `F` for failed, `X` for cancelled.
         """
-        if outcome == "C":
+        if outcome == "C" or self.run_if == "ended":
             return "met"
-        is_alarm = "a" in self.dependence
-        if outcome == "X":
-            if "c" not in self.dependence:
-                return "cancel"
-            return "run" if is_alarm else "met"
-        if is_alarm:
-            return "run"
-        return "met" if "f" in self.dependence else "cancel"
+        return "run" if self.run_if == "failed" else "cancel"
 
     def due_us(self, now_us: int) -> int:
         """Return when a job with parents would be due if they ended now."""
@@ -106,9 +102,7 @@ def write_constraints(
     usual_concurrency: int | None = None,
     dedup: str = "",
     waits: bool = False,
-    allow_failure: bool | None = None,
-    if_failed: bool | None = None,
-    on_parent_cancel: OnParentCancel | None = None,
+    run_if: RunIf | None = None,
 ) -> str:
     """Encode constraints as the stored line; empty if there are none.
 
@@ -118,10 +112,8 @@ def write_constraints(
         group_concurrency: maximum jobs of the group that run at once.
         usual_concurrency: the default of `group_concurrency`.
         dedup: the words of `bide.model.dedup.write_dedup`; empty for a job with parents.
-        waits: whether the job has parents. Only then may the other options be given.
-        allow_failure: whether it also runs if a parent fails.
-        if_failed: whether it only runs if a parent fails.
-        on_parent_cancel: what happens if a parent is cancelled.
+        waits: whether the job has parents.
+        run_if: how they must end for it to run; only for a job with parents.
 
     Raises:
         UsageError: an option is invalid.
@@ -129,11 +121,11 @@ def write_constraints(
     words = [_expires(expires), _group(group, group_concurrency, usual_concurrency), dedup]
     if waits:
         check_apart(dedup, waits)
-        words.append(_dependence(allow_failure, if_failed, on_parent_cancel))
-    elif (allow_failure, if_failed, on_parent_cancel) != (None, None, None):
+        words.append(_dependence(run_if))
+    elif run_if is not None:
         raise UsageError(
-            "allow_failure=, if_failed= and on_parent_cancel= say what a job's parents mean to it; "
-            "name these with depends_on=[...]."
+            f"run_if={run_if!r} has no effect on a job without parents; name them with "
+            "depends_on=[...]."
         )
     return " ".join(word for word in words if word)
 
@@ -183,25 +175,11 @@ def check_apart(constraints: str, waits: bool) -> None:
         )
 
 
-def _dependence(
-    allow_failure: bool | None, if_failed: bool | None, on_parent_cancel: OnParentCancel | None
-) -> str:
-    if on_parent_cancel not in (None, "cancel", "run"):
-        raise UsageError(f"on_parent_cancel must be 'cancel' or 'run', not {on_parent_cancel!r}.")
-    for name, value in (("allow_failure", allow_failure), ("if_failed", if_failed)):
-        if value not in (None, True, False):
-            raise UsageError(f"{name} must be True or False, not {value!r}.")
-    if allow_failure and if_failed:
-        raise UsageError(
-            "A job runs either also if a parent fails (allow_failure=True) or only then "
-            "(if_failed=True); give one of them."
-        )
-    letters = [
-        "f" if allow_failure else "",
-        "a" if if_failed else "",
-        "c" if on_parent_cancel == "run" else "",
-    ]
-    return "d=-" + "".join(letters)
+def _dependence(run_if: RunIf | None) -> str:
+    word = _LETTERS.get(run_if or "completed")
+    if word is None:
+        raise UsageError(f"run_if must be 'completed', 'ended' or 'failed', not {run_if!r}.")
+    return word
 
 
 def _expires(expires: Duration | datetime | None) -> str:

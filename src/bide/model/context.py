@@ -172,29 +172,41 @@ class RetryLater(BideError):
     """Raised in a job: end this attempt, and run the job again later.
 
     It uses an attempt, so the job's `retry` policy limits the retries. A job without a policy is
-    retried three times, as with `Retry()`. With `queue=True` the whole queue waits, for example
-    because a service is overloaded: no job of the queue starts until then, and no attempt is used,
-    as with `Snooze`.
+    retried three times, as with `Retry()`.
     """
 
-    def __init__(
-        self, delay: Duration | None = None, message: str = "", *, queue: bool = False
-    ) -> None:
+    def __init__(self, delay: Duration | None = None, message: str = "") -> None:
         """Say when.
 
         Args:
             delay: from now; None leaves it to the job's retry policy.
             message: why, for the job's errors.
-            queue: whether to hold the whole queue for this delay.
 
         Raises:
-            UsageError: the delay is not a duration, or a queue is to be held and none is given.
+            UsageError: the delay is not a duration.
         """
         super().__init__(message or "The job asked to be run again later.")
-        if queue and delay is None:
-            raise UsageError("Say for how long to hold the queue: RetryLater('30s', queue=True).")
         self.delay_us = None if delay is None else delay_to_us(delay)
-        self.queue = queue
+
+
+class PauseQueue(BideError):
+    """Raised in a job: start no job of its queue for some time, then run this job again.
+
+    For example, because a service has answered that it is overloaded. It uses no attempt.
+    """
+
+    def __init__(self, delay: Duration, message: str = "") -> None:
+        """Say for how long.
+
+        Args:
+            delay: from now.
+            message: why, for the log.
+
+        Raises:
+            UsageError: the delay is not a duration.
+        """
+        super().__init__(message or "The job paused its queue.")
+        self.delay_us = delay_to_us(delay)
 
 
 class Snooze(BideError):

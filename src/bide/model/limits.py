@@ -33,7 +33,7 @@ class Limits(NamedTuple):
     concurrency: int | None = None
     """Jobs that may run at once, over all workers; None for no limit."""
     held_until: datetime | None = None
-    """Until when one of its jobs holds the queue (`RetryLater(..., queue=True)`); None if none."""
+    """Until when one of its jobs holds the queue (`PauseQueue`); None if none."""
     limited_until: datetime | None = None
     """When the next job may start, if the rate is used up; otherwise None."""
 

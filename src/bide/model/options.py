@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypedDict, get_args
 
 from bide.errors import DurabilityTimeout, DurabilityUnavailable, UsageError
-from bide.model.constraints import OnParentCancel
+from bide.model.constraints import RunIf
 from bide.model.dedup import Folding
 from bide.model.durations import Duration
 from bide.model.limits import Retention
@@ -189,14 +189,16 @@ class Options(TaskOptions, total=False):
     """A line for people who look at the job: at most 500 characters; by default its call."""
     depends_on: Parents | None
     """Jobs that must have completed before: a job, an id, or a list of these. Its delay counts from
-    their end. If one fails, it is cancelled, unless one of the next three says otherwise."""
-    allow_failure: bool | None
-    """Whether it runs also if some of them have failed, once all have ended."""
-    if_failed: bool | None
-    """Whether it runs only if one of them fails, and as soon as one does; else it is cancelled."""
-    on_parent_cancel: OnParentCancel | None
-    """What becomes of it if one of them is cancelled or removed: `"cancel"` (it is cancelled, too;
-    the default) or `"run"` (that does not keep it from running)."""
+    their end. If one fails, it is cancelled, unless `run_if` says otherwise."""
+    run_if: RunIf | None
+    """How the jobs of `depends_on` must end for it to run; a job that is removed or expires counts
+    as cancelled.
+
+    - `"completed"` (the default): it runs once all have completed. If one fails or is cancelled, it
+      is cancelled.
+    - `"ended"`: it runs once all have ended in any way.
+    - `"failed"`: it runs as soon as one fails or is cancelled. If all complete, it is cancelled.
+    """
     meta: Mapping[str, Any] | None
     """Your own notes on the job: plain values, stored with it, never passed to the function."""
 
@@ -230,7 +232,7 @@ class QueueSettings(TypedDict, total=False):
 TERMS: Final = frozenset(
     (
         *("expires", "group", "group_concurrency", "unique"),
-        *("depends_on", "allow_failure", "if_failed", "on_parent_cancel"),
+        *("depends_on", "run_if"),
     )
 )
 """The options that become constraints."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bide.errors import JobNotFound, UsageError
-from bide.model.constraints import OnParentCancel, check_apart, has_dedup, write_constraints
+from bide.model.constraints import RunIf, check_apart, has_dedup, write_constraints
 from bide.model.ids import check_name
 from bide.model.job import Snapshot
 from bide.model.options import Options, Parents, TaskOptions
@@ -98,9 +98,7 @@ def constraints_of(
     return write_constraints(
         *common,
         bool(parents),
-        options.get("allow_failure"),
-        options.get("if_failed"),
-        options.get("on_parent_cancel"),
+        options.get("run_if"),
     )
 
 
@@ -215,7 +213,8 @@ def fan_in(
         completed: runs once all of them have completed; if one fails or is cancelled, this job is
             cancelled.
         ended: runs once all of them have ended in any way.
-        failed: runs as soon as one of them fails; if none does, it is cancelled.
+        failed: runs as soon as one of them fails or is cancelled; if all complete, this job is
+            cancelled.
 
     Returns:
         All of them, for `enqueue_many` of the queue that has prepared them.
@@ -234,9 +233,9 @@ def fan_in(
     if completed is not None:
         found.append(_after(completed, all_jobs))
     if ended is not None:
-        found.append(_after(ended, all_jobs, allow_failure=True, on_parent_cancel="run"))
+        found.append(_after(ended, all_jobs, "ended"))
     if failed is not None:
-        found.append(_after(failed, all_jobs, if_failed=True, on_parent_cancel="run"))
+        found.append(_after(failed, all_jobs, "failed"))
     return found
 
 
@@ -252,13 +251,7 @@ def _jobs(step: Step) -> list[Prepared]:
     return jobs
 
 
-def _after(
-    job: Prepared,
-    parents: Sequence[Prepared],
-    allow_failure: bool | None = None,
-    if_failed: bool | None = None,
-    on_parent_cancel: OnParentCancel | None = None,
-) -> Prepared:
+def _after(job: Prepared, parents: Sequence[Prepared], run_if: RunIf = "completed") -> Prepared:
     """Add parents to a prepared job."""
     ids = tuple(dict.fromkeys([*job.parents, *(parent.id for parent in parents)]))
     if not parents:
@@ -266,12 +259,7 @@ def _after(
     check_count(ids)
     check_apart(job.terms, waits=True)
     words = [word for word in job.terms.split(" ") if word and not word.startswith("d=")]
-    dependence = write_constraints(
-        waits=True,
-        allow_failure=allow_failure,
-        if_failed=if_failed,
-        on_parent_cancel=on_parent_cancel,
-    )
+    dependence = write_constraints(waits=True, run_if=run_if)
     if job.parents and dependence == "d=-":
         dependence = next(word for word in job.terms.split(" ") if word.startswith("d="))
     terms = " ".join([*words, dependence])

@@ -43,9 +43,7 @@ _NEVER: Final = {
     "job_id": "the id of each is the schedule's name and the time",
     "durability": "workers create them when they claim, so no caller waits for a confirmation",
     "depends_on": f"the jobs that each could wait for do not exist yet; {_LATER}",
-    "allow_failure": f"they wait for no other; {_LATER}",
-    "if_failed": f"they wait for no other; {_LATER}",
-    "on_parent_cancel": f"they wait for no other; {_LATER}",
+    "run_if": f"they wait for no other; {_LATER}",
 }
 """Options of other jobs, and why those of a schedule cannot have them."""
 

@@ -466,7 +466,7 @@ class Eager:
             waits = waits or effect is None
         if waits:
             return State.BLOCKED, None
-        if job.parents and "a" in terms.dependence:  # it was to run only if one fails
+        if job.parents and terms.run_if == "failed":
             return State.CANCELLED, None
         return State.ACTIVE, None
 
@@ -502,8 +502,8 @@ class Eager:
 def eager(*, raise_failures: bool = True) -> Eager:
     """Run every job where it is enqueued: `with bide.testing.eager():`, or `async with`.
 
-    An error of the job reaches the caller of its enqueue. A job that raises `RetryLater` or
-    `Snooze` stays delayed, and does not run again.
+    An error of the job reaches the caller of its enqueue. A job that raises `RetryLater`,
+    `PauseQueue` or `Snooze` stays delayed, and does not run again.
 
     Args:
         raise_failures: whether errors reach the caller. If not, the job has failed, and its `error`

@@ -202,8 +202,8 @@ def _is_due_again(settle: Settle) -> bool:
     return again or settle.outcome == "release"
 
 
-OrderChoice = Literal["strict", "fair"] | Mapping[str, int]
-"""The argument `order` of a worker: a name, or the weight of each of its queues."""
+Strategy = Literal["strict", "fair"] | Mapping[str, int]
+"""The argument `strategy` of a worker: a name, or the weight of each of its queues."""
 
 HEAVIEST: Final = 1_000_000
 
@@ -274,8 +274,8 @@ class Weighted:
         self._were_ready = list(ready)
 
 
-def make_order(choice: OrderChoice, queues: Sequence[str]) -> PollingOrder:
-    """Return the polling order for an `order` argument.
+def make_order(choice: Strategy, queues: Sequence[str]) -> PollingOrder:
+    """Return the polling order for a `strategy` argument.
 
     Args:
         choice: the argument.
@@ -290,11 +290,11 @@ def make_order(choice: OrderChoice, queues: Sequence[str]) -> PollingOrder:
         return Strict()
     if choice == "fair":
         return Weighted([1] * len(queues))
-    raise UsageError(f"order must be {_STRATEGIES}, not {choice!r}.")
+    raise UsageError(f"strategy must be {_STRATEGIES}, not {choice!r}.")
 
 
-def read_order(text: str) -> OrderChoice:
-    """Parse an order: `strict`, `fair`, or weights such as `high=6,low=1`.
+def read_strategy(text: str) -> Strategy:
+    """Parse a strategy: `strict`, `fair`, or weights such as `high=6,low=1`.
 
     Raises:
         UsageError: the text is none of these.
@@ -308,11 +308,11 @@ def read_order(text: str) -> OrderChoice:
         queue, equals, weight = part.strip().rpartition("=")
         if not equals or not queue or not weight.strip().lstrip("+-").isdecimal():
             raise UsageError(
-                f"order {text!r} is invalid; write strict, fair, or a weight for each queue "
+                f"strategy {text!r} is invalid; write strict, fair, or a weight for each queue "
                 "such as high=6,low=1."
             )
         if queue in weights:
-            raise UsageError(f"order {text!r} gives {queue!r} two weights; give it one.")
+            raise UsageError(f"strategy {text!r} gives {queue!r} two weights; give it one.")
         weights[queue] = int(weight)
     return weights
 
@@ -321,7 +321,7 @@ def _weights(given: Mapping[Any, Any], queues: Sequence[str]) -> list[int]:
     for queue, weight in given.items():
         if queue not in queues:
             raise UsageError(
-                f"order gives a weight to {queue!r}, which is none of the worker's queues "
+                f"strategy gives a weight to {queue!r}, which is none of the worker's queues "
                 f"({', '.join(queues)}); add it to them, or take its weight out."
             )
         whole = isinstance(weight, int) and not isinstance(weight, bool)
@@ -329,13 +329,13 @@ def _weights(given: Mapping[Any, Any], queues: Sequence[str]) -> list[int]:
             raise UsageError(
                 f"The weight of {queue!r} must be a whole number from 1 to {HEAVIEST:,}, not "
                 f"{weight!r}; to serve it only when the others are empty, put it last in a worker "
-                "whose order is 'strict'."
+                "whose strategy is 'strict'."
             )
     missing = [queue for queue in queues if queue not in given]
     if missing:
         raise UsageError(
-            f"order gives no weight to {', '.join(map(repr, missing))}; give each of the worker's "
-            "queues one."
+            f"strategy gives no weight to {', '.join(map(repr, missing))}; give each of the "
+            "worker's queues one."
         )
     return [given[queue] for queue in queues]
 

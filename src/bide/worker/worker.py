@@ -37,7 +37,7 @@ from bide.worker.executors.processes import ProcessExecutor
 from bide.worker.heartbeat import Leases, deregister, send_heartbeats
 from bide.worker.loop import WorkerLoop, stop_when_idle
 from bide.worker.metrics import ByQueue, metrics_of
-from bide.worker.queue_state import OrderChoice, QueueState, make_order
+from bide.worker.queue_state import QueueState, Strategy, make_order
 from bide.worker.startup import prepare_server, queues_of, warn
 
 
@@ -117,14 +117,14 @@ class Worker:
         url: str | None = None,
         prefix: str | None = None,
         modules: str | Iterable[str] = (),
-        order: OrderChoice = "strict",
+        strategy: Strategy = "strict",
         concurrency: int | None = None,
         lease: Duration = LEASE,
         grace: Duration = GRACE,
         name: str | None = None,
         executor: Executor = "auto",
         max_jobs: int | None = None,
-        max_rss: int | None = None,
+        max_rss: int | str | None = None,
         max_idle: Duration | None = None,
         allow_pickle: bool = False,
         allow_eviction: bool = False,
@@ -132,14 +132,16 @@ class Worker:
         """Check the arguments and import `modules`; nothing is sent to the server yet.
 
         Args:
-            queues: one or more queues; `order` decides from which queue the next job is taken. By
-                default the queues in `modules` and the queues of their tasks, otherwise `default`.
+            queues: one or more queues; `strategy` decides from which queue the next job is taken.
+                By default the queues in `modules` and the queues of their tasks, otherwise
+                `default`.
             url: the server; by default the server of the queues, otherwise `$BIDE_URL`.
             prefix: prefix of the keys; by default the prefix of the queues, otherwise
                 `$BIDE_PREFIX`, otherwise `bide`.
             modules: modules to import and serve. Functions of other modules run only if a decorator
                 registered them.
-            order: `"strict"` takes from a queue only when nothing is due in the queues before it.
+            strategy: `"strict"` takes from a queue only when nothing is due in the queues before
+                it.
                 `"fair"` takes as many jobs from each queue, while it has work. A mapping such as
                 `{"high": 6, "low": 1}` gives each queue a weight, a whole number: its share of the
                 jobs taken while it has work. A queue does not catch up for the time that it was
@@ -156,8 +158,8 @@ class Worker:
                 each job in a process of its own.
             max_jobs: maximum number of jobs that one process runs. A child process is then
                 replaced; without child processes, the worker stops.
-            max_rss: maximum memory of a child process in bytes. A child above it is replaced after
-                its job.
+            max_rss: maximum memory of a child process: bytes, or text such as `"500MB"`. A child
+                above it is replaced after its job.
             max_idle: how long to wait for jobs before the worker stops.
             allow_pickle: read pickled arguments that a key of $BIDE_SIGNING_KEYS has signed. By
                 default only for `Queue` objects whose serializer is `"pickle"`. Both need a key.
@@ -193,7 +195,7 @@ class Worker:
         self._keyring = config.signing_keys()
         self._pickled = pickling(given, allow_pickle, self._keyring)
         self._allow_eviction = allow_eviction
-        self._polling_order = make_order(order, self.queues)
+        self._polling_order = make_order(strategy, self.queues)
         self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
         self._loop: WorkerLoop | None = None

@@ -105,7 +105,7 @@ class Flows(Fault):
         yield Given(after, ends="cancelled", attempts=0, runs=False)
         id = f"alarm-{i:05}"
         alarm = queue.prepare(
-            f"{MODULE}:brief", [0.0], job_id=id, depends_on=doomed, if_failed=True
+            f"{MODULE}:brief", [0.0], job_id=id, depends_on=doomed, run_if="failed"
         )
         yield Given(alarm)
 

@@ -305,9 +305,9 @@ def test_jobs_that_wait_run_in_the_order_in_which_they_are_enqueued() -> None:
         bad = shop.mail.enqueue(shop.unfit)
         after = shop.send.options(depends_on=bad).enqueue(3)
         assert (after.status, after.cancelled_by) == (State.CANCELLED, bad.id)
-        alarm = shop.send.options(depends_on=[first, bad], if_failed=True).enqueue(4)
+        alarm = shop.send.options(depends_on=[first, bad], run_if="failed").enqueue(4)
         assert alarm.status == State.COMPLETED
-        quiet = shop.send.options(depends_on=first, if_failed=True).enqueue(5)
+        quiet = shop.send.options(depends_on=first, run_if="failed").enqueue(5)
         assert quiet.status == State.CANCELLED
         with pytest.raises(bide.JobNotFound, match="'nobody' to wait for"):
             shop.send.options(depends_on="nobody").enqueue(6)

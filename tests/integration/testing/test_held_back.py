@@ -66,7 +66,7 @@ def test_a_job_that_expires_lets_those_run_that_wait_for_that(bed: TestBed) -> N
     start = bed.now()
     parent = shop.note.options(expires="1h").enqueue("expires")
     shop.mail.pause()
-    shop.note_low.options(depends_on=parent, on_parent_cancel="run").enqueue("instead")
+    shop.note_low.options(depends_on=parent, run_if="ended").enqueue("instead")
     (job,) = bed.run(until="3h")
     assert shop.done == ["instead"]
     assert job.started is not None
@@ -98,7 +98,7 @@ def test_so_does_a_job_that_holds_its_queue(bed: TestBed) -> None:
 def hold_the_queue() -> None:
     shop.done.append("held")
     if len(shop.done) == 1:
-        raise bide.RetryLater("10m", queue=True)
+        raise bide.PauseQueue("10m")
 
 
 def test_the_jobs_of_a_group_that_is_paused_stay(bed: TestBed) -> None:

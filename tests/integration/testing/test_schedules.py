@@ -88,7 +88,7 @@ def test_setting_them_again_changes_nothing(bed: TestBed) -> None:
 def test_a_cron_expression_is_sent_more_of_its_times(bed: TestBed) -> None:
     shop.low.cron("0 * * * *", name="hourly", args=["x"])(look)
     bed.set_schedules(look)
-    shop.mail.schedules.remove("look")
+    shop.mail.schedules.delete("look")
     assert len(bed.run(until="3d")) == 72
 
 
@@ -161,7 +161,7 @@ def test_a_stored_schedule_is_there_until_it_is_removed(bed: TestBed, signing: s
     bed.assert_scheduled(look, ["USD"], at=moments, name="customer-42")
     bed.assert_scheduled(look, ["GBP"], queue=shop.pickled)
     assert [one.name for one in bed.schedules(look)] == ["customer-42", "look", "signed"]
-    shop.mail.schedules.remove("customer-42")
+    shop.mail.schedules.delete("customer-42")
     bed.assert_not_scheduled(look, ["USD"])
 
 

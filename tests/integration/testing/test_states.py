@@ -111,7 +111,7 @@ def test_jobs_of_every_state_can_be_listed(bed: TestBed) -> None:
 
 def test_an_expired_job_is_cancelled_when_the_clock_has_moved(bed: TestBed) -> None:
     job = shop.send.options(expires="1m").enqueue(1)
-    alarm = shop.note.options(depends_on=job, on_parent_cancel="run").enqueue("it expired")
+    alarm = shop.note.options(depends_on=job, run_if="ended").enqueue("it expired")
     bed.advance("2m")
     bed.assert_not_enqueued(shop.send)
     assert job.refresh().expired

@@ -20,7 +20,7 @@ from bide.cli.dev.run import Dev, Program, find_program
 from bide.cli.options import import_from_here, queues_option
 from bide.client.config import LOG_FORMATS, settings
 from bide.worker.executors import EXECUTORS
-from bide.worker.queue_state import read_order
+from bide.worker.queue_state import read_strategy
 
 __all__ = ["Dev", "Program", "find_program"]
 
@@ -53,9 +53,9 @@ def dev(
     import_from_here()
     options: dict[str, Any] = {
         "queues": list(queues or told.worker.queues) or None,
-        "order": read_order(told.worker.order)
-        if isinstance(told.worker.order, str)
-        else told.worker.order,
+        "strategy": read_strategy(told.worker.strategy)
+        if isinstance(told.worker.strategy, str)
+        else told.worker.strategy,
         "concurrency": concurrency or told.worker.concurrency,
         "executor": executor or told.worker.executor,
     }

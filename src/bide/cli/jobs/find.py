@@ -30,7 +30,7 @@ from bide.views.site import Site
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST: Final = 1_000_000_000
-"""More jobs than any server holds: what `--limit` and `--start` may be."""
+"""More jobs than any server holds: what `--limit` and `--offset` may be."""
 
 PAGE: Final = job_commands.MAX_PAGE
 OVERLAP: Final = 100

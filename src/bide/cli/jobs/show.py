@@ -275,7 +275,7 @@ def _ago(at: datetime, now: datetime) -> str:
     help="So many at most.  [default: 50]",
 )
 @click.option(
-    "--start", metavar="N", type=click.IntRange(0, MOST), default=0, help="Pass over so many."
+    "--offset", metavar="N", type=click.IntRange(0, MOST), default=0, help="Number of jobs to skip."
 )
 @click.option("--ids", "only_ids", is_flag=True, help="Print ids only, for `bide jobs ... -`.")
 @server_options
@@ -288,7 +288,7 @@ def ls(
     older_than: str | None,
     due_before: str | None,
     limit: int,
-    start: int,
+    offset: int,
     only_ids: bool,
     url: str | None,
     prefix: str | None,
@@ -303,7 +303,7 @@ def ls(
     site = Site(url, prefix)
     names = site.known(queues)
     with bar("looking") as tick:
-        found = list(islice(scan(site, names, wanted, tick), start, start + limit + 1))
+        found = list(islice(scan(site, names, wanted, tick), offset, offset + limit + 1))
     more, found = len(found) > limit, found[:limit]
     if as_json:
         echo_json({"jobs": [brief(seen) for seen in found], "more": more})
@@ -316,7 +316,7 @@ def ls(
     else:
         aside("No job fits." if names else "No queue has been used yet.")
     if more:
-        aside(f"There are more than these {count(limit, 'job')}; see --limit and --start.")
+        aside(f"There are more than these {count(limit, 'job')}; see --limit and --offset.")
 
 
 def print_jobs(jobs: list[FoundJob], with_queue: bool) -> None:

@@ -10,7 +10,7 @@ from bide.client import aio, config
 from bide.client.coalesce import PerLoop
 from bide.client.execute import RETRY_FOR
 from bide.errors import BideError
-from bide.model.constraints import OnParentCancel
+from bide.model.constraints import RunIf
 from bide.model.context import current_job
 from bide.model.dedup import Folding
 from bide.model.durations import Duration, to_us
@@ -266,9 +266,7 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         group_concurrency: int | None = None,
         unique: Folding | None = None,
         depends_on: Parents | None = None,
-        allow_failure: bool | None = None,
-        if_failed: bool | None = None,
-        on_parent_cancel: OnParentCancel | None = None,
+        run_if: RunIf | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -294,9 +292,7 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
             group_concurrency,
             unique,
             depends_on,
-            allow_failure,
-            if_failed,
-            on_parent_cancel,
+            run_if,
             description,
             meta,
             on_success,

@@ -177,8 +177,8 @@ class AsyncSchedules:
         """Let a schedule fire again, from its next time; raises as `fetch` does."""
         return await self._pause(name, False)
 
-    async def remove(self, name: str) -> bool:
-        """Remove a schedule, but not its jobs; return whether it existed."""
+    async def delete(self, name: str) -> bool:
+        """Delete a schedule, but not its jobs; return whether it existed."""
         name = check_schedule_name(name)
         words = await self._queue._run(ops.remove_schedules(self._queue.keys, [name]))
         return words == ["ok"]

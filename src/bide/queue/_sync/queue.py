@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 from bide.client import blocking, config
 from bide.client.execute import RETRY_FOR
 from bide.errors import BideError
-from bide.model.constraints import OnParentCancel
+from bide.model.constraints import RunIf
 from bide.model.context import current_job
 from bide.model.dedup import Folding
 from bide.model.durations import Duration, to_us
@@ -257,9 +257,7 @@ class Queue(Batching, Managing, Scheduling, Grouping, Reading):
         group_concurrency: int | None = None,
         unique: Folding | None = None,
         depends_on: Parents | None = None,
-        allow_failure: bool | None = None,
-        if_failed: bool | None = None,
-        on_parent_cancel: OnParentCancel | None = None,
+        run_if: RunIf | None = None,
         description: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_success: Function | str | None = None,
@@ -285,9 +283,7 @@ class Queue(Batching, Managing, Scheduling, Grouping, Reading):
             group_concurrency,
             unique,
             depends_on,
-            allow_failure,
-            if_failed,
-            on_parent_cancel,
+            run_if,
             description,
             meta,
             on_success,

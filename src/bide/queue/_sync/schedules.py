@@ -212,8 +212,8 @@ class Schedules:
         """Let a schedule fire again, from its next time; raises as `fetch` does."""
         return self._pause(name, False)
 
-    def remove(self, name: str) -> bool:
-        """Remove a schedule, but not its jobs; return whether it existed."""
+    def delete(self, name: str) -> bool:
+        """Delete a schedule, but not its jobs; return whether it existed."""
         name = check_schedule_name(name)
         return self._queue._run(ops.remove_schedules(self._queue.keys, [name])) == ["ok"]
 

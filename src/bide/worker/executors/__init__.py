@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from bide import logs
 from bide.client import config
 from bide.errors import UsageError
+from bide.model.durations import to_bytes
 from bide.model.payload.signing import Keyring
 from bide.tasks.task import TaskRegistry, registering_modules
 from bide.worker.executors.local import LocalExecutor
@@ -47,7 +48,7 @@ def processors() -> int:
 
 
 def check_limits(
-    executor: Executor, concurrency: int | None, max_jobs: int | None, max_rss: int | None
+    executor: Executor, concurrency: int | None, max_jobs: int | None, max_rss: int | str | None
 ) -> Limits:
     """Check the options of a worker, and fill in the defaults.
 
@@ -60,7 +61,7 @@ def check_limits(
         raise UsageError(f"executor={executor!r} needs Linux; here, use executor='auto'.")
     if concurrency is None:
         concurrency = processors() if uses_processes(executor) else CONCURRENCY
-    counts = {"concurrency": concurrency, "max_jobs": max_jobs, "max_rss": max_rss}
+    counts = {"concurrency": concurrency, "max_jobs": max_jobs}
     for name, value in counts.items():
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if value is not None and not is_count:
@@ -69,7 +70,8 @@ def check_limits(
         raise UsageError(f"max_rss= is for executor='process', not {executor!r}.")
     if max_jobs is not None and executor == "fork":
         raise UsageError("max_jobs= has no effect with executor='fork': a process runs one job.")
-    return Limits(executor, concurrency, max_jobs, max_rss)
+    most = None if max_rss is None else to_bytes(max_rss, "max_rss")
+    return Limits(executor, concurrency, max_jobs, most)
 
 
 def make_executor(

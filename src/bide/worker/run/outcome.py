@@ -17,7 +17,7 @@ from bide.errors import (
     WorkerCrashed,
 )
 from bide.logs import Log
-from bide.model.context import Fail, RetryLater, Snooze
+from bide.model.context import Fail, PauseQueue, RetryLater, Snooze
 from bide.model.durations import LONGEST_US, describe, from_us
 from bide.model.ids import short_id
 from bide.model.payload.body import encode_error, encode_result
@@ -203,8 +203,8 @@ def _raised(
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
         return RunOutcome(("snooze", check_when(error.when), b""), None, None)
-    if isinstance(error, RetryLater) and error.queue:
-        log.info("%s holds queue %s: %s", what, run.queue_state.queue, error)
+    if isinstance(error, PauseQueue):
+        log.info("%s paused queue %s: %s", what, run.queue_state.queue, error)
         return RunOutcome(("hold", check_when(f"+{error.delay_us}"), b""), None, None)
     if _is_cancelled(run, error):
         log.info("%s was cancelled while it ran", what)

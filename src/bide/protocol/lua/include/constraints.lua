@@ -11,15 +11,15 @@
 --   f=dQ,M it is put off until no call has come for Q microseconds, and by M at most (0: any time)
 --   f=tN,P N of them in P microseconds
 --   f=gQ,M,S  as d, and the items of up to S calls are run together
---   d=-    it waits for others, and so does not fold; behind that, or in its place, one letter for
---          each that holds: `f` their failing does not matter, `c` nor does their being cancelled,
---          `a` it is to run only if one of them fails, and as soon as it does
+--   d=-    it depends on other jobs, and is not deduplicated; it runs once all have completed
+--   d=-e   it runs once all have ended in any way
+--   d=-f   it runs as soon as one has failed or was cancelled
 --   w=+N   of one that waits for others: when it is due, counted from when it is freed; or w==N
 --   p=N    and its priority
 --   c=id   it was cancelled, because this job that it waited for did not end as it should have
 local constraints = {}
 
-local ASKED = {x = {'^[+@]%d+$'}, g = {'^[^%s%c{}]+$'}, n = {'^[1-9]%d*$'}, d = {'^[-fca]+$'},
+local ASKED = {x = {'^[+@]%d+$'}, g = {'^[^%s%c{}]+$'}, n = {'^[1-9]%d*$'}, d = {'^%-[ef]?$'},
   k = {'^%S+$'},
   f = {'^u[krx],[fs]$', '^u[krx],%d+$', '^d%d+,%d+$', '^t[1-9]%d*,[1-9]%d*$',
     '^g%d+,%d+,[1-9]%d*$'}}

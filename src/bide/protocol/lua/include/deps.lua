@@ -19,6 +19,7 @@ local deps = {}
 
 local OUTCOMES = {{'completed', 'C'}, {'failed', 'F'}, {'cancelled', 'X'}}
 local SOME, MOST_SHOWN = 100, 20
+local ENDED, FAILED = '-e', '-f' -- values of run_if; '-' is completed
 deps.GATE = '{}'
 deps.GATE_US = 30000000 -- a caller that places a job in steps gives up before
 deps.ASK_US = 60000000 -- how long nothing may be heard of another queue's jobs
@@ -86,15 +87,9 @@ end
 -- What a parent's end means to a child with these terms: 'met', 'run' (whatever else it waits for)
 -- or 'cancel'.
 function deps.effect(constraints, line, outcome)
-  local how = constraints.value(line, 'd') or '-'
-  if outcome == 'C' then return 'met' end
-  local is_alarm = string.find(how, 'a', 1, true)
-  if outcome == 'X' then
-    if not string.find(how, 'c', 1, true) then return 'cancel' end
-    return is_alarm and 'run' or 'met'
-  end
-  if is_alarm then return 'run' end
-  return string.find(how, 'f', 1, true) and 'met' or 'cancel'
+  local run_if = constraints.value(line, 'd')
+  if outcome == 'C' or run_if == ENDED then return 'met' end
+  return run_if == FAILED and 'run' or 'cancel'
 end
 
 -- Forgets what a job waits for, or the first of it; true if nothing is left.
@@ -172,7 +167,7 @@ end
 -- Nothing is left that a blocked job waits for: it is freed, unless it was to run only if one
 -- fails.
 function deps.all_met(sets, ctx, id, line)
-  if string.find(ctx.constraints.value(line, 'd') or '-', 'a', 1, true) then
+  if ctx.constraints.value(line, 'd') == FAILED then
     deps.drop(sets, ctx, id, line)
   else
     deps.free(sets, ctx, id, line)
