@@ -66,7 +66,7 @@ def work(url: str, jobs: str, concurrency: str) -> None:
         return replies
 
     aio.AsyncClient._visit = answered  # type: ignore[method-assign, assignment]
-    executed = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency)).work(True)
+    executed = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency)).run(True)
     wall, cpu = time.perf_counter() - first, time.process_time() - cpu
     if executed != int(jobs):
         raise RuntimeError(f"the worker ran {executed} of {jobs} jobs")

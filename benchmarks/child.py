@@ -113,7 +113,7 @@ def drain(url: str, concurrency: str) -> None:
 
     aio.AsyncClient.attempt_many = counted  # type: ignore[method-assign]
     queue = Queue(QUEUE, url=url)
-    executed = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency)).work(True)
+    executed = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency)).run(True)
     told = {
         "executed": executed,
         "cpu_s": time.process_time() - tasks.cpu_at_start,
@@ -129,7 +129,7 @@ def fleet(url: str, count: str) -> None:
     async def run() -> None:
         queue = Queue(QUEUE, url=url)
         workers = [Worker([queue], modules=[tasks.__name__]) for _ in range(int(count))]
-        await asyncio.gather(*(worker.run() for worker in workers))
+        await asyncio.gather(*(worker.arun() for worker in workers))
 
     asyncio.run(run())
 

@@ -121,7 +121,7 @@ def past(url: str, dice: random.Random) -> None:
             mail.enqueue_many([notify.prepare(number(dice)) for _ in range(told)])
             failing = [(f"A-{100 + step:04}", 4200)] * (step % 7 == 3 or 2 * (step > STEPS - 6))
             orders.enqueue_many([orders.prepare(charge, given, retry=0) for given in failing])
-            Worker([orders, mail], concurrency=8).work(burst=True)
+            Worker([orders, mail], concurrency=8).run(burst=True)
             clock.advance(STEP_US)
     leave_overridden()
 
@@ -162,7 +162,7 @@ def main() -> None:
         os.environ["BIDE_URL"] = server.url
         fill(server.url)
         worker = Worker([orders, mail, reports], concurrency=4)
-        working = threading.Thread(target=worker.work)
+        working = threading.Thread(target=worker.run)
         working.start()
         listener = socket.create_server(("127.0.0.1", 0))
         serving = uvicorn.Server(

@@ -55,6 +55,6 @@ def main() -> None:
     for name, jobs in (("loud", 1000), ("quiet", 10)):
         each = bide.Queue(name)
         each.enqueue_many([each.prepare("count") for _ in range(jobs)])
-    bide.Worker(["loud", "quiet"], strategy="fair", concurrency=1).work(burst=True)
+    bide.Worker(["loud", "quiet"], strategy="fair", concurrency=1).run(burst=True)
     first = Counter(runs[:20])
     print(f"of the first 20: {first['loud']} loud, {first['quiet']} quiet")

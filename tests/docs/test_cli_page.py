@@ -61,7 +61,7 @@ def url(one_url: str) -> Iterator[str]:
         failed = queue.enqueue(loud, "oh", job_id="failed")
         queue.enqueue("x:later", delay="1h", job_id="later", group="g", unique=bide.Unique())
         queue.fetch("later").reschedule("2h")
-        bide.Worker(queue, modules=__name__).work(burst=True)
+        bide.Worker(queue, modules=__name__).run(burst=True)
     assert failed.refresh().status == "failed"
     queue.schedules.upsert("hourly", "x:later", every="1h")
     about = WorkerReport("host", 1, ["mail"], doing=[RunningTask("mail", "x", "x:later", 1)])

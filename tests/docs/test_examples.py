@@ -54,11 +54,11 @@ def test_a_group_of_lines_outlives_the_worker_that_handles_it(
     worker = bide.Worker(example.queue)
     jobs = example.send([(9, 2, "END"), (9, 1, "checkout")])
     jobs[9].promote()
-    worker.work(burst=True)
+    worker.run(burst=True)
     assert jobs[9].wait(0) == ["1 checkout", "2 END"]
     late = example.send([(9, 3, "too late")])
     jobs[9].retry()
-    worker.work(burst=True)
+    worker.run(burst=True)
     jobs[9].refresh()
     assert jobs[9].result == ["1 checkout", "2 END"]
     assert (late[9].enqueue_result, late[9].id == jobs[9].id) == ("created", False)

@@ -84,7 +84,7 @@ def test_also_where_it_waits_for_a_reply(proxy: Proxy, direct: redis.Redis, crew
 def test_another_thread_stops_it(late: Server, caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker("mail", url=late.url)
     with caplog.at_level(logging.INFO, "bide"):
-        working = Later(worker.work)
+        working = Later(worker.run)
         eventually(lambda: WAITS in caplog.text)
         worker.stop()
         assert working.result() == 0
@@ -94,13 +94,13 @@ def test_another_thread_stops_it(late: Server, caplog: pytest.LogCaptureFixture)
 def test_one_that_was_stopped_before_does_not_begin_to_wait(late: Server) -> None:
     worker = Worker("mail", url=late.url)
     worker.stop()
-    assert Later(worker.work).result() == 0
+    assert Later(worker.run).result() == 0
 
 
 def test_it_waits_in_an_event_loop_beside_others(late: Server) -> None:
     async def wait() -> int:
         worker = Worker("mail", url=late.url)
-        running = asyncio.create_task(worker.run())
+        running = asyncio.create_task(worker.arun())
         await asyncio.sleep(0)
         worker.stop()
         return await running
@@ -110,7 +110,7 @@ def test_it_waits_in_an_event_loop_beside_others(late: Server) -> None:
 
 @pytest.mark.slow
 def test_a_burst_does_not_wait(late: Server, crew: Crew) -> None:
-    working = Later(lambda: Worker("mail", url=late.url).work(burst=True))
+    working = Later(lambda: Worker("mail", url=late.url).run(burst=True))
     with pytest.raises(ServerUnavailable, match="Cannot reach"):
         working.result()
     worker = crew.worker(late.url, "-q", "mail", "--burst")
@@ -120,6 +120,6 @@ def test_a_burst_does_not_wait(late: Server, crew: Crew) -> None:
 
 
 def test_a_wrong_password_ends_it(locked: str) -> None:
-    working = Later(Worker("mail", url=locked).work)
+    working = Later(Worker("mail", url=locked).run)
     with pytest.raises(AccessDenied, match="refuses access"):
         working.result()

@@ -67,7 +67,7 @@ def enqueue(url: str) -> None:
 
 def work(url: str, burst: bool = False) -> tuple[Worker, threading.Thread]:
     worker = Worker(["mail"], url=url, modules=[JOBS], grace=0.5)
-    thread = threading.Thread(target=worker.work, args=(burst,), name="work")
+    thread = threading.Thread(target=worker.run, args=(burst,), name="work")
     thread.start()
     return worker, thread
 

@@ -56,7 +56,7 @@ def test_one_worker_runs_them_by_due_time_and_id_within_a_priority(
     with override(clock=TEST_CLOCK):
         queue = Queue("mail", url=one_url)
         worker = Worker([queue], modules=[JOBS], concurrency=concurrency, lease=60)
-        executed = worker.work(burst=True)
+        executed = worker.run(burst=True)
         queue.close()
     runs = list(jobs.listed_runs)
     assert len(runs) == executed

@@ -147,7 +147,7 @@ def test_a_sign_of_life_that_is_late_does_not_arrive_behind_the_goodbye(
 ) -> None:
     proxy.delay_request(b'"host"', 0.3)
     """Over its own connection, that is: who it is of has been forgotten by then."""
-    Worker("mail", url=proxy.url, name="w1").work(burst=True)
+    Worker("mail", url=proxy.url, name="w1").run(burst=True)
     proxy.wait()
     assert forgotten(direct, "w1")
 

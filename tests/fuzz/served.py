@@ -56,7 +56,7 @@ class Site:
         )
 
     def work(self) -> None:
-        Worker(self.queue, modules=[tasks.__name__], concurrency=50).work(burst=True)
+        Worker(self.queue, modules=[tasks.__name__], concurrency=50).run(burst=True)
 
     def expire(self) -> None:
         """Have all leases end."""
@@ -163,12 +163,12 @@ FIRST: list[tuple[str, ...]] = [
     *(("script", "enqueue"), ("doctor",), ("cron",), ("cron", "next"), ("cron", "run"), ()),
 ]
 WORDS = """
-info jobs upcoming queues cron ls next run rm workers stop health doctor acl script enqueue pause
-resume -q fuzz --json
+info jobs upcoming queues cron ls next run delete workers stop health doctor acl script enqueue
+pause resume -q fuzz --json
 --state failed --task * --limit 5 --in 5m odd --at 2030-01-31T09:00:00+01:00 --older-than 1d --yes
 --all-queues --error --dry-run --prefix bide --keys --offset 0 worker viewer --user x -- -
---priority tests.fuzz.tasks:take a=1 [1,2] --id 9 --no-check --help --max-lateness 1m --within empty set 2d
---retention --failed --due-before --url --queue -n
+--priority tests.fuzz.tasks:take a=1 [1,2] --id 9 --no-check --help --max-lateness 1m --within empty
+set 2d --retention --failed --due-before --url --queue -n
 """.split()  # noqa: SIM905
 WAITS = {"worker", "demo", "rq-timer", "events"}
 """Commands that go on, or start programs."""

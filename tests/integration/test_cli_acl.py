@@ -61,7 +61,7 @@ def as_user(url: str, home: Path, raw: redis.Redis) -> Iterator[As]:
 def at_work(url: str, seeing: Queue) -> Iterator[None]:
     """A worker at work, once it hears whom it is to cancel; `seeing` may ask who listens."""
     worker = Worker("work", url=url, modules=MODULES, lease=5)
-    thread = threading.Thread(target=worker.work)
+    thread = threading.Thread(target=worker.run)
     thread.start()
     try:
         eventually(lambda: listeners(seeing, "asked"))
@@ -128,7 +128,7 @@ def test_a_viewer_sees_all_and_changes_nothing(as_user: As, home: Path, url: str
     mail = Queue("work", url=url)
     job = mail.enqueue(jobs.add, 2, delay=60)
     failed = mail.enqueue(jobs.fail, "no")
-    Worker(mail, modules=MODULES).work(burst=True)
+    Worker(mail, modules=MODULES).run(burst=True)
     seeing = as_user("viewer")
     assert "work" in said(bide(home, "info", url=seeing))
     assert job.id in said(bide(home, "jobs", "ls", url=seeing))
@@ -162,7 +162,7 @@ def test_an_operator_runs_what_looks_and_what_changes(as_user: As, home: Path, u
     mail = Queue("work", url=url)
     later, other = mail.enqueue(jobs.add, 2, delay=60), mail.enqueue(jobs.add, 3, delay=60)
     failed = mail.enqueue(jobs.fail, "no")
-    Worker(mail, modules=MODULES).work(burst=True)
+    Worker(mail, modules=MODULES).run(burst=True)
     audit = ("events", "-q", "work", "--name", "audit", "--timeout", "0.1s")
     after = bide(home, *audit, url=operator).stderr.split()[-1]
     run("jobs", "promote", later.id)

@@ -193,7 +193,7 @@ def test_a_worker_refuses_a_delay_queue_before_it_takes_anything(pile: Any, url:
     other = Queue("other", url=url)
     job = other.enqueue(jobs.add, 1)
     with pytest.raises(UsageError, match="Queue orders is a delay queue: it holds data, which no"):
-        Worker([other, pile.queue.name], url=url).work(burst=True)
+        Worker([other, pile.queue.name], url=url).run(burst=True)
     assert pile.length() == 50
     assert job.refresh().status is State.WAITING
     other.close()

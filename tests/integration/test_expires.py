@@ -21,7 +21,7 @@ def test_a_job_lapses_and_its_neighbours_run() -> None:
         jobs = queue.enqueue_many(many)
         moment = queue.enqueue(TASK, 6, expires=datetime.now(UTC) + timedelta(hours=1))
         bed.advance("10m")
-        Worker(queue, modules=tasks.__name__).work(burst=True)
+        Worker(queue, modules=tasks.__name__).run(burst=True)
         states = [job.refresh().status for job in [*jobs, moment]]
         assert states == [State.COMPLETED, State.CANCELLED] * 3 + [State.COMPLETED]
         assert [job.expired for job in jobs] == [False, True] * 3
@@ -31,7 +31,7 @@ def test_a_job_lapses_and_its_neighbours_run() -> None:
         assert (totals["cancelled"], totals["expired"]) == (3, 3)
         assert jobs[1].expires == jobs[1].due + timedelta(minutes=5)
         jobs[1].retry()
-        Worker(queue, modules=tasks.__name__).work(burst=True)
+        Worker(queue, modules=tasks.__name__).run(burst=True)
         assert jobs[1].refresh().status == State.COMPLETED
 
 
@@ -40,7 +40,7 @@ def test_the_same_awaited_and_by_default_of_a_task() -> None:
         job = await queue.enqueue(TASK, 1, expires="5m")
         kept = await queue.enqueue(TASK, 2)
         bed.advance("10m")
-        await Worker(queue, modules=tasks.__name__).run(burst=True)
+        await Worker(queue, modules=tasks.__name__).arun(burst=True)
         with pytest.raises(JobCancelled):
             await job.wait()
         assert await kept.wait() == 2

@@ -23,7 +23,7 @@ def echo(n: int) -> int:
 
 
 def serve(queue: Queue, **options: Any) -> None:
-    Worker(queue, modules=(tasks.__name__, __name__), **options).work(burst=True)
+    Worker(queue, modules=(tasks.__name__, __name__), **options).run(burst=True)
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_the_same_awaited() -> None:
         await group.configure(concurrency=3)
         assert await group.counts() == GroupCounts("g", 0, 3, 0, 5, 3, True, True)
         await group.resume()
-        await Worker(queue, modules=tasks.__name__).run(burst=True)
+        await Worker(queue, modules=tasks.__name__).arun(burst=True)
         assert [await job.wait() for job in jobs] == [0, 1, 2]
         assert [one.name for one in await queue.groups()] == ["g"]
         await queue.close()

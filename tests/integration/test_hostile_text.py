@@ -74,7 +74,7 @@ def test_logs_of_a_program_with_a_form_of_its_own_cannot_be_forged(
         for i in range(3):
             plant(raw, f"{i}{ESCAPES}", encode_body(Body("tests.integration.jobs:add", [1])))
         plant(raw, "long" * 50, encode_body(Body("tests.integration.jobs:add", [1])))
-    Worker(queue, modules=["tests.integration.jobs"]).work(burst=True)
+    Worker(queue, modules=["tests.integration.jobs"]).run(burst=True)
     lines = [line for line in written.getvalue().split("\n") if line]
     records = [line for line in lines if line.startswith(("ERROR ", "WARNING ", "DEBUG ", "INFO "))]
     assert not any(line.startswith("ERROR forged") for line in records)
@@ -142,7 +142,7 @@ def test_logs_and_errors_show_as_much_of_an_id_as_an_id_may_have(
         plant(raw, LONG, BODIES["argument"])
         plant(raw, f"{LONG}2", ESCAPES.encode())
         plant(raw, LONG, ITEM_MARK + b"no", "orders")
-    Worker(queue, modules=["tests.integration.jobs"]).work(burst=True)
+    Worker(queue, modules=["tests.integration.jobs"]).run(burst=True)
     assert pile.pop(num=9) == [1]
     assert queue.counts().failed == 2
     assert is_cut(written.getvalue())
@@ -227,7 +227,7 @@ def test_no_error_traceback_or_repr_shows_a_password(
     try:
         worker = Worker("work", url=url)
         shown.append(repr(worker))
-        worker.work(burst=True)
+        worker.run(burst=True)
     except BideError as error:
         shown += [repr(error), *traceback.format_exception(error)]
     done = bide(home, "info", "-u", url)

@@ -100,7 +100,7 @@ def test_what_a_dead_worker_has_done_still_counts(tmp_path: Path, one_url: str) 
 
 def test_nothing_is_counted_where_nobody_asks(one_url: str) -> None:
     worker = Worker("default", url=one_url)
-    worker.work(burst=True)
+    worker.run(burst=True)
     assert worker.metrics is None
 
 

@@ -194,7 +194,7 @@ def test_the_worker_says_what_it_is_asked_for_and_lacks(
 def test_a_worker_that_has_it_is_asked_for_nothing_else(queue: Queue) -> None:
     queue.enqueue(jobs.add, 1)
     one = worker(queue)
-    one.work(burst=True)
+    one.run(burst=True)
     assert one._executor is not None
     assert one._executor.unknown_tasks.names() == []
 

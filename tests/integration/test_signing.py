@@ -29,7 +29,7 @@ def work(one_url: str, signing: str) -> Iterator[Queue]:
 
 
 def run(queue: Queue, **options: Any) -> int:
-    return Worker(queue, modules=MODULES, **options).work(burst=True)
+    return Worker(queue, modules=MODULES, **options).run(burst=True)
 
 
 def put(direct: redis.Redis, queue: str, id: str, body: bytes) -> None:
@@ -96,7 +96,7 @@ def test_so_it_is_in_processes(
     put(direct, "work", "forged", body_of(direct, good.id))
     worker = Worker(work, modules=[tasks.__name__], executor=executor, concurrency=1)
     monkeypatch.delenv("BIDE_SIGNING_KEYS")
-    worker.work(burst=True)
+    worker.run(burst=True)
     assert good.refresh().result == 3
     error = work.fetch("forged").error
     assert error is not None
@@ -258,7 +258,7 @@ def test_no_pickle_is_read_that_was_not_signed(work: Queue, direct: redis.Redis)
     )
     job = pickling.enqueue(jobs.add, 1)
     worker = Worker(pickling, modules=MODULES, allow_pickle=True)
-    worker.work(burst=True)
+    worker.run(burst=True)
     assert job.refresh().result == 1
     assert job.args == (1,)
     bomb = encode_result("t", Bomb(), "pickle")

@@ -43,7 +43,7 @@ def test_jobs_run_over_tls(secured: Secured) -> None:
     url = f"rediss://localhost:{secured.port}?ssl_ca_certs={secured.ca}"
     queue = Queue("mail", url=url)
     job = queue.enqueue("tests.integration.jobs:add", 1, 2)
-    assert Worker([queue], modules=["tests.integration.jobs"]).work(burst=True) == 1
+    assert Worker([queue], modules=["tests.integration.jobs"]).run(burst=True) == 1
     assert job.refresh().status == "completed"
     queue.close()
 
@@ -67,7 +67,7 @@ def test_what_is_not_good_enough_says_what_would_be(secured: Secured, url: str, 
 
 def test_a_worker_does_not_wait_for_a_server_that_it_does_not_trust(secured: Secured) -> None:
     with pytest.raises(ServerUnavailable, match="name the authority"):
-        Worker("mail", url=f"rediss://localhost:{secured.port}").work()
+        Worker("mail", url=f"rediss://localhost:{secured.port}").run()
 
 
 @pytest.mark.parametrize(

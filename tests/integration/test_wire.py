@@ -343,7 +343,7 @@ def _served(_mailer: str) -> None:
 def _burst(url: str) -> None:
     from bide import Worker
 
-    Worker("mail", url=url, modules="mailer_of_page").work(burst=True)
+    Worker("mail", url=url, modules="mailer_of_page").run(burst=True)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def worker(*queues: Queue, **options: object) -> Worker:
 @contextmanager
 def running(worker: Worker) -> Iterator[None]:
     """Run a worker in a thread, and stop it warmly at the end."""
-    thread = threading.Thread(target=worker.work)
+    thread = threading.Thread(target=worker.run)
     thread.start()
     try:
         yield
@@ -45,7 +45,7 @@ def running(worker: Worker) -> Iterator[None]:
 def test_a_job_runs_and_its_result_is_kept(queue: Queue, task: object) -> None:
     job = queue.enqueue(task, 2, b=3)  # type: ignore[arg-type]
     assert job.status is State.WAITING
-    assert worker(queue).work(burst=True) == 1
+    assert worker(queue).run(burst=True) == 1
     job.refresh()
     assert (job.status, job.result, job.attempt) == (State.COMPLETED, 5, 1)
     assert job.lateness is not None
@@ -55,14 +55,14 @@ def test_a_job_runs_and_its_result_is_kept(queue: Queue, task: object) -> None:
 def test_both_kinds_run_in_one_worker(queue: Queue) -> None:
     queue.enqueue(jobs.add, 1)
     queue.enqueue(jobs.add_async, 2)
-    assert worker(queue).work(burst=True) == 2
+    assert worker(queue).run(burst=True) == 2
     assert sorted(jobs.seen) == [("add", 1, 0), ("add_async", 2, 0)]
 
 
 def test_a_burst_hears_of_what_comes_while_a_job_runs(queue: Queue, raw: redis.Redis) -> None:
     """Otherwise it would look again after five seconds, with its other slots free."""
     queue.enqueue(jobs.wait_thread)
-    working = Later(lambda: worker(queue, concurrency=2).work(burst=True))
+    working = Later(lambda: worker(queue, concurrency=2).run(burst=True))
     jobs.wait_seen(1)
 
     def listens() -> bool:
@@ -77,7 +77,7 @@ def test_a_burst_hears_of_what_comes_while_a_job_runs(queue: Queue, raw: redis.R
 
 def test_a_delayed_job_is_not_run_by_a_burst(queue: Queue) -> None:
     job = queue.enqueue(jobs.add, 1, delay="1h")
-    assert worker(queue).work(burst=True) == 0
+    assert worker(queue).run(burst=True) == 0
     assert job.refresh().status is State.DELAYED
 
 
@@ -94,7 +94,7 @@ def test_an_idle_worker_wakes_for_a_delayed_job_and_for_an_immediate_one(queue: 
 @pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])
 def test_an_error_without_retries_is_final_and_kept(queue: Queue, task: object) -> None:
     job = queue.enqueue(task, "no such order")  # type: ignore[arg-type]
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     job.refresh()
     assert job.status is State.FAILED
     assert job.error is not None
@@ -105,7 +105,7 @@ def test_an_error_without_retries_is_final_and_kept(queue: Queue, task: object) 
 def test_retries_are_counted_and_end(queue: Queue) -> None:
     policy = Retry(2, backoff="fixed", base=0)
     job = queue.enqueue(jobs.fail, "again", retry=policy)
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     assert jobs.seen == [("fail", 1), ("fail", 2), ("fail", 3)]
     assert job.refresh().status is State.FAILED
     assert job.attempt == 3
@@ -113,7 +113,7 @@ def test_retries_are_counted_and_end(queue: Queue) -> None:
 
 def test_a_job_that_will_be_retried_is_delayed_and_keeps_its_error(queue: Queue) -> None:
     job = queue.enqueue(jobs.fail, "later", retry=Retry(1, backoff="fixed", base=3600))
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     assert job.refresh().status is State.DELAYED
     assert job.error is not None
     assert job.error.message == "later"
@@ -134,7 +134,7 @@ def test_what_cannot_run_or_end_well_fails_that_job_alone(
 ) -> None:
     bad = queue.enqueue(task)  # type: ignore[arg-type]
     good = queue.enqueue(jobs.add, 1)
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     assert bad.refresh().status is State.FAILED
     assert bad.error is not None
     assert bad.error.type == kind
@@ -145,7 +145,7 @@ def test_an_unserved_module_is_never_imported_and_the_error_says_how_to_allow_it
     queue: Queue,
 ) -> None:
     job = queue.enqueue("antigravity:fly")
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     error = job.refresh().error
     assert error is not None
     assert "bide worker antigravity" in error.message
@@ -157,7 +157,7 @@ def test_an_unserved_module_is_never_imported_and_the_error_says_how_to_allow_it
 def test_wrong_arguments_fail_the_job(queue: Queue) -> None:
     """Of a task that the producer does not have; else it would have been told at once."""
     job = queue.enqueue(f"{MODULE}:add", 1, 2, 3, 4)
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     error = job.refresh().error
     assert error is not None
     assert error.type == "bide.PayloadError"
@@ -166,20 +166,20 @@ def test_wrong_arguments_fail_the_job(queue: Queue) -> None:
 
 def test_a_registered_task_runs_without_its_module_being_served(queue: Queue) -> None:
     job = queue.enqueue(jobs.registered)
-    Worker([queue]).work(burst=True)
+    Worker([queue]).run(burst=True)
     assert job.refresh().result == "registered"
 
 
 def test_a_static_method_of_a_served_module_runs(queue: Queue) -> None:
     job = queue.enqueue(jobs.Greeter.greet, "you")
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     assert job.refresh().result == "hello you"
 
 
 def test_a_task_knows_its_job_in_a_thread_and_across_awaits(queue: Queue) -> None:
     first = queue.enqueue(jobs.who)
     second = queue.enqueue(jobs.who_async)
-    worker(queue, name="w1").work(burst=True)
+    worker(queue, name="w1").run(burst=True)
     by_id = {note[0]: note[1:] for note in jobs.seen}
     assert by_id[first.id][:3] == ("work", 1, True)
     assert by_id[first.id][3].startswith("bide-w1")
@@ -194,7 +194,7 @@ def test_queues_are_served_in_their_order(url: str) -> None:
         low.enqueue(jobs.add, i)
     for i in range(3):
         high.enqueue(jobs.add, 10 + i)
-    assert worker(high, low, concurrency=1).work(burst=True) == 6
+    assert worker(high, low, concurrency=1).run(burst=True) == 6
     assert [a for _, a, _ in jobs.seen] == [10, 11, 12, 0, 1, 2]
     low.close()
     high.close()
@@ -213,7 +213,7 @@ def test_no_more_jobs_run_at_once_than_there_are_slots(queue: Queue) -> None:
 
 def test_a_coroutine_that_runs_too_long_is_cancelled(queue: Queue) -> None:
     job = queue.enqueue(jobs.hang, timeout=0.05)
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     error = job.refresh().error
     assert error is not None
     assert (job.status, error.type) == (State.FAILED, "bide.JobTimeout")
@@ -244,7 +244,7 @@ def test_a_lease_is_renewed_while_a_coroutine_blocks_the_event_loop(
         jobs.wait_seen(1)
         other = Worker([Queue("work", url=queue.url)], modules=[MODULE])
         while job.refresh().status is State.ACTIVE:
-            taken += other.work(burst=True)
+            taken += other.run(burst=True)
     assert job.refresh().result == "done"
     assert taken <= len(witness.starved(1)), "unless the machine kept it from renewing"
 
@@ -265,7 +265,7 @@ def test_a_lease_may_be_long(queue: Queue, raw: redis.Redis) -> None:
 def test_the_first_stop_lets_running_jobs_finish(queue: Queue) -> None:
     job = queue.enqueue(jobs.wait_async)
     stopping = worker(queue)
-    thread = threading.Thread(target=stopping.work)
+    thread = threading.Thread(target=stopping.run)
     thread.start()
     jobs.wait_seen(1)
     stopping.stop()
@@ -284,7 +284,7 @@ def test_the_second_stop_gives_running_jobs_back_without_using_an_attempt(
 ) -> None:
     job = queue.enqueue(task)  # type: ignore[arg-type]
     stopping = worker(queue)
-    thread = threading.Thread(target=stopping.work)
+    thread = threading.Thread(target=stopping.run)
     thread.start()
     jobs.wait_seen(1)
     stopping.stop()
@@ -294,7 +294,7 @@ def test_the_second_stop_gives_running_jobs_back_without_using_an_attempt(
     assert job.refresh().status is State.WAITING
     assert job.attempt == 0
     jobs.gate.set()
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     assert job.refresh().result == "waited"
     assert job.attempt == 1
 
@@ -303,7 +303,7 @@ def test_the_second_stop_gives_running_jobs_back_without_using_an_attempt(
 def test_the_end_of_the_grace_gives_running_jobs_back(queue: Queue) -> None:
     job = queue.enqueue(jobs.hang)
     stopping = worker(queue, grace=0.05)
-    thread = threading.Thread(target=stopping.work)
+    thread = threading.Thread(target=stopping.run)
     thread.start()
     jobs.wait_seen(1)
     stopping.stop()
@@ -317,7 +317,7 @@ def test_a_paused_queue_runs_nothing_until_it_is_resumed(queue: Queue) -> None:
     queue.pause()
     with running(worker(queue)):
         job = queue.enqueue(jobs.add, 1)
-        assert Worker([queue], modules=[MODULE]).work(burst=True) == 0
+        assert Worker([queue], modules=[MODULE]).run(burst=True) == 0
         assert job.refresh().status is State.WAITING
         queue.resume()
         jobs.wait_seen(1)
@@ -328,7 +328,7 @@ def test_a_cancelled_job_does_not_run(queue: Queue) -> None:
     job = queue.enqueue(jobs.add, 1)
     assert job.cancel()
     assert job.cancel(), "a repeat whose first reply was lost is told the same"
-    assert worker(queue).work(burst=True) == 0
+    assert worker(queue).run(burst=True) == 0
     assert job.refresh().status is State.CANCELLED
     job.delete()
     with pytest.raises(JobNotFound):
@@ -353,10 +353,10 @@ from bide import Worker
 async def main():
     worker = Worker("q", url=sys.argv[1])
     try:
-        worker.work(burst=True)
+        worker.run(burst=True)
     except ValueError as error:
         print(error)
-    print(await worker.run(burst=True))
+    print(await worker.arun(burst=True))
 
 asyncio.run(main())
 """
@@ -367,7 +367,7 @@ def test_it_does_not_begin_within_an_event_loop_and_says_what_does(one_url: str)
     command = [sys.executable, "-c", WITHIN, one_url]  # for a process that goes on can be killed
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     refusal, worked = ended.stdout.splitlines()
-    assert "call `await worker.run()` there" in refusal
+    assert "call `await worker.arun()` there" in refusal
     assert worked == "0"
 
 
@@ -409,7 +409,7 @@ def test_a_worker_leaves_nothing_but_finished_jobs_behind(queue: Queue) -> None:
     before = {thread.name for thread in threading.enumerate()}
     queue.enqueue(jobs.add, 1)
     queue.enqueue(jobs.add_async, 1)
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     counts = queue.counts()
     assert (counts.active, counts.idle_workers, counts.completed) == (0, 0, 2)
     for thread in threading.enumerate():

@@ -35,7 +35,7 @@ def start() -> Iterator[Start]:
     with ExitStack() as stack:
 
         def start(worker: Worker) -> threading.Thread:
-            thread = threading.Thread(target=worker.work)
+            thread = threading.Thread(target=worker.run)
             thread.start()
 
             def end() -> None:
@@ -107,7 +107,7 @@ def test_a_prefix_of_the_environment_is_everyones(
     queue = Queue("work", url=one_url)
     assert queue.keys["jobs"] == "staging:{work}:jobs"
     job = queue.enqueue(jobs.add, 1)
-    assert Worker("work", url=one_url, modules=MODULE).work(burst=True) == 1
+    assert Worker("work", url=one_url, modules=MODULE).run(burst=True) == 1
     assert job.refresh().status is State.COMPLETED
     queue.close()
 
@@ -129,7 +129,7 @@ def test_what_one_job_sets_in_its_context_the_next_does_not_see(
 ) -> None:
     """Also where it waited for the slot of one that ended."""
     seen = [queue.enqueue(task, name) for name in "abcdefghij"]
-    worker(queue, concurrency=concurrency).work(burst=True)
+    worker(queue, concurrency=concurrency).run(burst=True)
     assert {job.refresh().result for job in seen} == {"nobody"}
 
 
@@ -146,7 +146,7 @@ def test_an_outcome_that_cannot_be_told_well_is_told_somehow(
     queue: Queue, task: Callable[..., object], args: tuple[int, ...], kind: str | None
 ) -> None:
     job = queue.enqueue(task, *args)
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     job.refresh()
     assert job.status in (State.COMPLETED, State.FAILED)
     if kind is not None:
@@ -234,7 +234,7 @@ def test_stop_before_work_is_remembered(queue: Queue) -> None:
     queue.enqueue(jobs.add, 1)
     stopped = worker(queue)
     stopped.stop()
-    assert stopped.work() == 0
+    assert stopped.run() == 0
     stopped.stop()  # and after it has ended it does no harm
 
 
@@ -243,7 +243,7 @@ def test_a_worker_can_work_again(queue: Queue) -> None:
     again = worker(queue, grace=0.01)
     for _ in range(2):
         job = queue.enqueue(jobs.add, 1)
-        assert again.work(burst=True) == 1
+        assert again.run(burst=True) == 1
         assert job.refresh().status is State.COMPLETED
 
 
@@ -254,7 +254,7 @@ def test_jobs_that_do_not_end_are_left_behind(
 ) -> None:
     job = queue.enqueue(task)
     stopping = worker(queue)
-    thread = threading.Thread(target=stopping.work)
+    thread = threading.Thread(target=stopping.run)
     with caplog.at_level(logging.WARNING, "bide"):
         thread.start()
         jobs.wait_seen(1)
@@ -288,7 +288,7 @@ def test_a_drain_ends_by_itself(
 
 def test_a_job_that_times_out_before_its_first_step_ends(queue: Queue, start: Start) -> None:
     ids = [queue.enqueue(jobs.hang, timeout=1e-6).id for _ in range(100)]
-    worker(queue).work(burst=True)
+    worker(queue).run(burst=True)
     assert [queue.fetch(id).status for id in ids] == [State.FAILED] * 100
 
 
@@ -301,7 +301,7 @@ def test_a_record_with_an_impossible_due_time_is_taken_as_unknown(queue: Queue) 
     assert isinstance(line, bytes)
     raw.hset(queue.keys["run"], job.id, line.rpartition(b" ")[0] + b" nan")
     raw.zadd(queue.keys["active"], {job.id: 1})
-    assert worker(queue).work(burst=True) == 1
+    assert worker(queue).run(burst=True) == 1
     assert job.refresh().status is State.COMPLETED
     client.close()
 

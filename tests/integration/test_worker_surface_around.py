@@ -72,9 +72,9 @@ def test_once_for_all_jobs_of_a_worker_and_again_for_the_next(queue: Queue) -> N
     for i in range(5):
         queue.enqueue(surface.use_pool, i)
     one = worker(queue)
-    one.work(burst=True)
+    one.run(burst=True)
     assert jobs.seen.count("open pool") == jobs.seen.count("close pool") == 1
-    one.work(burst=True)
+    one.run(burst=True)
     burst(queue)
     assert jobs.seen.count("open pool") == jobs.seen.count("close pool") == 3
 

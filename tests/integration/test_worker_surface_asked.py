@@ -145,7 +145,7 @@ def test_a_worker_without_rights_to_channels_learns_it_with_the_renewal(
     limited = Queue("work", url=f"{queue.url}{mark}username=limited&password=secret")
     job = limited.enqueue(jobs.hang)
     one = worker(limited, lease=1)
-    thread = threading.Thread(target=one.work)
+    thread = threading.Thread(target=one.run)
     thread.start()
     jobs.wait_seen(1)
     assert job.cancel()

@@ -325,7 +325,7 @@ def test_a_method_runs_with_its_instance(queue: Queue) -> None:
 
 def test_a_method_of_a_class_that_is_not_served_is_not_run(queue: Queue) -> None:
     job = queue.enqueue(surface.Cart("ada", []).total)
-    worker(queue, modules=["tests.integration.jobs"]).work(burst=True)
+    worker(queue, modules=["tests.integration.jobs"]).run(burst=True)
     error = job.refresh().error
     assert error is not None
     assert error.type == "bide.TaskNotFound"

@@ -42,7 +42,7 @@ def test_what_has_completed_is_not_given_back_while_its_callback_runs(
     queue: Queue, task: Callable[..., Any], callback: Callable[..., Any]
 ) -> None:
     one = worker(queue, modules=MODULES)
-    thread = threading.Thread(target=one.work)
+    thread = threading.Thread(target=one.run)
     thread.start()
     job = queue.enqueue(task, 2, 3, on_success=callback)
     eventually(lambda: ("called back", 5) in jobs.seen)
@@ -58,7 +58,7 @@ def test_a_pickle_is_read_on_the_queues_that_chose_it_and_no_others(one_url: str
     plain, chosen = Queue("plain", url=one_url), Queue("chosen", url=one_url, serializer="pickle")
     stranger = Queue("plain", url=one_url, serializer="pickle")
     refused, read = stranger.enqueue(jobs.add, 2, 3), chosen.enqueue(jobs.add, 2, 3)
-    Worker([plain, chosen], modules=MODULES).work(burst=True)
+    Worker([plain, chosen], modules=MODULES).run(burst=True)
     assert (read.refresh().status, refused.refresh().status) == (State.COMPLETED, State.FAILED)
     assert refused.error is not None
     assert "--allow-pickle" in refused.error.message

@@ -36,14 +36,14 @@ def worker(*queues: Queue, **options: Any) -> Worker:
 
 def burst(*queues: Queue, **options: Any) -> int:
     """Run what is due; how many jobs that were."""
-    return worker(*queues, **options).work(burst=True)
+    return worker(*queues, **options).run(burst=True)
 
 
 @contextmanager
 def at_work(*queues: Queue, **options: Any) -> Iterator[Worker]:
     """A worker at work, which is stopped warmly at the end; it hears whom it is to cancel."""
     one = worker(*queues, **options)
-    thread = threading.Thread(target=one.work)
+    thread = threading.Thread(target=one.run)
     thread.start()
     try:
         for queue in queues:

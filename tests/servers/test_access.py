@@ -55,7 +55,7 @@ def works(url: str) -> None:
     queue = Queue("mail", url=url)
     with contextlib.closing(queue):
         job = queue.enqueue(JOB, 1, 2)
-        assert Worker([queue], modules=["tests.integration.jobs"]).work(burst=True) == 1
+        assert Worker([queue], modules=["tests.integration.jobs"]).run(burst=True) == 1
         assert job.wait(60) == 3
 
 

@@ -24,7 +24,7 @@ def test_a_job_waits_for_jobs_on_another_node(nodes: Cluster) -> None:
     third = other.enqueue(jobs.add, 3, depends_on=[first, second])
     steps = [mail.prepare(jobs.add, (n,)) for n in range(10, 13)]
     *_, last = mail.enqueue_many(fan_in(chain(*steps), completed=mail.prepare(jobs.add, (13,))))
-    Worker([mail, other], modules="tests.integration.jobs").work(burst=True)
+    Worker([mail, other], modules="tests.integration.jobs").run(burst=True)
     assert [job.refresh().status for job in (first, second, third, last)] == ["completed"] * 4
     assert [job.result for job in mail.parents(second.id)] == [1]
     with contextlib.closing(client_of(nodes.url)) as client:
@@ -52,7 +52,7 @@ def test_schedules_of_groups_and_keys_fire_in_a_cluster(nodes: Cluster) -> None:
             with contextlib.closing(Queue(name, url=nodes.url)) as queue:
                 fire(queue)
                 worker = Worker(queue, modules="tests.integration.jobs")
-                thread = threading.Thread(target=worker.work)
+                thread = threading.Thread(target=worker.run)
                 thread.start()
                 try:
                     eventually(partial(is_done, queue))

@@ -173,7 +173,7 @@ def test_it_goes_on_where_the_queue_has_gone(
     eventually(all_listen)
     change(servers)
     eventually(all_listen)
-    assert Worker([queue], modules=["tests.integration.jobs"]).work(burst=True) == 1
+    assert Worker([queue], modules=["tests.integration.jobs"]).run(burst=True) == 1
     pile.push_many(["a", "b"])
     waiters.join()
     found = waiters.found

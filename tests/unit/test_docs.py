@@ -75,7 +75,7 @@ def test_the_readme_example_runs(
         first, second = shop.queue.fetch("unpaid-1"), shop.queue.fetch("unpaid-2")
         assert (first.status, second.status) == (State.DELAYED, State.CANCELLED)
         first.promote()
-        assert Worker([shop.queue], modules=["shop"]).work(burst=True) == 1
+        assert Worker([shop.queue], modules=["shop"]).run(burst=True) == 1
         assert first.refresh().status is State.COMPLETED
     finally:
         shop.queue.close()

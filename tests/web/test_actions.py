@@ -134,7 +134,7 @@ def test_a_spread_has_bounded_steps(count: int) -> None:
 def test_those_that_fit_a_filter_are_retried(desk: Page, mail: Queue) -> None:
     mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in range(5)])
     mail.enqueue("gone:missing", retry=0)
-    Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
+    Worker([mail], modules=[__name__], concurrency=2).run(burst=True)
     form = {"verb": "retry", "state": "failed", "error": "ValueError", "q": "mail"}
     failed = mail.counts().failed
     asked = desk.post(**form)
@@ -241,7 +241,7 @@ def test_no_more_is_changed_than_was_shown(desk: Page, mail: Queue) -> None:
 def test_what_has_failed_since_is_not_meant_and_none_twice(desk: Page, mail: Queue) -> None:
     def fail(*orders: int) -> None:
         mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in orders])
-        Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
+        Worker([mail], modules=[__name__], concurrency=2).run(burst=True)
 
     fail(1, 2)
     asked = desk.post(verb="retry", state="failed", q="mail")
@@ -330,7 +330,7 @@ def test_who_looks_on_later_passes_nothing_over(
 
 def test_what_is_to_run_again_meanwhile_is_not_deleted(one_url: str, mail: Queue) -> None:
     mail.enqueue(broken, 1, retry=0)
-    Worker([mail], modules=[__name__]).work(burst=True)
+    Worker([mail], modules=[__name__]).run(burst=True)
     (job,) = mail.jobs("failed")
 
     def again(task: str, kind: str, value: Any) -> Any:
@@ -350,7 +350,7 @@ def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue
     mail.enqueue_many([mail.prepare(broken, (i,), retry=0) for i in range(3)])
     mail.enqueue(broken_again, 4, retry=0)
     mail.enqueue(broken, "lost: all", retry=0)
-    Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
+    Worker([mail], modules=[__name__], concurrency=2).run(burst=True)
     links = re.findall(r'<a href="/jobs\?([^"]+)">[\w.:]+</a> (\d+)', desk.get("/failures").text)
     assert sorted(number for _, number in links) == ["1", "1", "3"]
     for link, number in links:
@@ -365,7 +365,7 @@ def test_what_forms_do_not_carry_is_in_no_kind_of_failure(
 ) -> None:
     mail.enqueue(broken, 1, retry=0)
     mail.enqueue(raising, message, retry=0)
-    Worker([mail], modules=[__name__], concurrency=2).work(burst=True)
+    Worker([mail], modules=[__name__], concurrency=2).run(burst=True)
     (link,) = re.findall(
         r'<a href="(/jobs\?[^"]+)">[\w.:]+:raising</a> 1', desk.get("/failures").text
     )

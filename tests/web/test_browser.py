@@ -127,7 +127,7 @@ def test_nothing_that_a_job_says_is_run(tab: Callable[..., Tab], desk: Page, mai
     mail.enqueue_call("shop:remind", (odd,), delay=600, group=odd)
     # In a thread: in this one, playwright's event loop runs.
     worker = Worker([mail], modules=[__name__], concurrency=4)
-    thread = threading.Thread(target=worker.work, kwargs={"burst": True})
+    thread = threading.Thread(target=worker.run, kwargs={"burst": True})
     thread.start()
     thread.join(PATIENCE)
     assert not thread.is_alive()

@@ -64,7 +64,7 @@ def test_a_job_that_has_moved_on_is_offered_what_it_can_be_asked_now(
     offered(page, "Reschedule", "Cancel")
     # In a thread: in this one, playwright's event loop runs.
     worker = Worker([mail], modules=[__name__])
-    thread = threading.Thread(target=worker.work, kwargs={"burst": True})
+    thread = threading.Thread(target=worker.run, kwargs={"burst": True})
     thread.start()
     thread.join(PATIENCE)
     page.evaluate(CHANGE)

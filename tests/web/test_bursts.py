@@ -180,7 +180,7 @@ def test_its_time_is_no_shorter_than_the_limits_of_the_queue_allow(
 
 def test_what_ran_is_known_though_none_is_kept(page: Page, mail: Queue) -> None:
     jobs = mail.enqueue_many([mail.prepare(fine, (i,)) for i in range(30)])
-    Worker([mail], modules=[__name__]).work(burst=True)
+    Worker([mail], modules=[__name__]).run(burst=True)
     for job in jobs:
         job.delete()
     alive(mail, "w1", 4)

@@ -25,7 +25,7 @@ def fail(url: str, sizes: dict[str, int]) -> None:
     for name, size in sizes.items():
         with closing(Queue(name, url=url)) as queue:
             queue.enqueue_many([queue.prepare(broken, (i,), retry=0) for i in range(size)])
-            Worker([queue], modules=[__name__], concurrency=4).work(burst=True)
+            Worker([queue], modules=[__name__], concurrency=4).run(burst=True)
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_group_keeps_counts_and_no_jobs(
 def test_the_newest_of_a_group_is_its_sample(page: Page, one_url: str, mail: Queue) -> None:
     fail(one_url, {"mail": 3})
     newest = mail.enqueue(broken, 77, retry=0)
-    Worker([mail], modules=[__name__]).work(burst=True)
+    Worker([mail], modules=[__name__]).run(burst=True)
     (group,) = page.get("/api/failures").json["groups"]
     assert group["sample"] == {"queue": "mail", "id": newest.id}
     assert "77" in group["message"]

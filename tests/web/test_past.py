@@ -19,7 +19,7 @@ def fine(order: int) -> int:
 
 def work(mail: Queue, number: int) -> None:
     mail.enqueue_many([mail.prepare(fine, (i,)) for i in range(number)])
-    Worker([mail], modules=[__name__]).work(burst=True)
+    Worker([mail], modules=[__name__]).run(burst=True)
 
 
 def write(url: str, line: str) -> None:

@@ -26,7 +26,7 @@ def fine(order: int) -> int:
 
 
 def work(queue: Queue) -> None:
-    Worker([queue], modules=[__name__], concurrency=4).work(burst=True)
+    Worker([queue], modules=[__name__], concurrency=4).run(burst=True)
 
 
 @pytest.mark.slow
@@ -382,7 +382,7 @@ def test_a_queue_that_is_not_shown_is_not_named(one_url: str, mail: Queue) -> No
                 assert secret.id not in text
                 assert "psst" not in text
             secret.cancel()
-            Worker([hidden], modules=[__name__]).work(burst=True)
+            Worker([hidden], modules=[__name__]).run(burst=True)
             text = page.get("/job", q="mail", id=job.id).text
             assert "Cancelled because of" in text
             assert secret.id not in text

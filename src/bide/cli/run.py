@@ -162,7 +162,7 @@ def worker(
     health = read_address(health_port) if health_port is not None else None
     workers = workers or told.worker.workers
     if workers is None and health is None and not os.environ.get("NOTIFY_SOCKET"):
-        Worker(**options).work(burst)
+        Worker(**options).run(burst)
         leave_threads_behind()
         return None
     if uses_processes(options.get("executor", "auto")):

@@ -116,8 +116,8 @@ def check_none_runs() -> None:
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         raise UsageError(
-            "This thread runs an event loop already, in which `work` could never begin; call "
-            "`await worker.run()` there, or `work` in a thread of its own."
+            "This thread already runs an event loop, which `run` would block; call "
+            "`await worker.arun()`, or `run` in another thread."
         )
 
 

@@ -601,7 +601,7 @@ def main() -> None:
     try:
         worker = Worker(**config.options)
         worker.metrics = {} if config.counts else None
-        worker.work(config.burst, beside=lambda: report(worker, line))
+        worker.run(config.burst, beside=lambda: report(worker, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
         if isinstance(error, _INVALID + _UNREACHABLE):

@@ -207,7 +207,7 @@ class Worker:
         self._stops = 0
         self._has_process = False
         self.metrics: ByQueue | None = None
-        """Where the worker counts its metrics; to have them, set it before `work`."""
+        """Where the worker counts its metrics; to have them, set it before `run`."""
         self.replaceable = False
         """It stopped after `max_jobs` or by a signal, so another worker may replace it."""
         self._signalled_to = False
@@ -223,8 +223,8 @@ class Worker:
             return 0.0
         return self._loop.polled if self._loop.fails else max(self._loop.polled, self._beaten)
 
-    def work(self, burst: bool = False, *, beside: Beside | None = None) -> int:
-        """Work until SIGINT or SIGTERM; with `burst`, until nothing is due.
+    def run(self, burst: bool = False, *, beside: Beside | None = None) -> int:
+        """Run jobs until SIGINT or SIGTERM; with `burst`, until nothing is due.
 
         The first signal lets running jobs finish. The second signal, or the end of the grace,
         returns them to the queue without using an attempt. A third signal ends the process
@@ -243,7 +243,7 @@ class Worker:
                 Otherwise the worker logs the error and waits for the server.
             UsageError: one of the queues is a delay queue, which holds data; or its server would
                 drop jobs when its memory is full; or this thread already runs an event loop. In
-                that event loop, use `await worker.run()`.
+                that event loop, use `await worker.arun()`.
             ClientTooOld: a newer bide has changed the layout of one of the queues.
         """
         lifespan.check_none_runs()
@@ -260,16 +260,16 @@ class Worker:
 
     async def _run_beside(self, burst: bool, beside: Beside | None) -> int:
         if beside is None:
-            return await self.run(burst)
+            return await self.arun(burst)
         task = asyncio.create_task(beside())
         try:
-            return await self.run(burst)
+            return await self.arun(burst)
         finally:
             task.cancel()
             await asyncio.wait([task])
 
-    async def run(self, burst: bool = False) -> int:
-        """Work as `work` does, in the running event loop.
+    async def arun(self, burst: bool = False) -> int:
+        """Do what `run` does, in the running event loop.
 
         Args:
             burst: whether to end when nothing is due.
@@ -278,7 +278,7 @@ class Worker:
             How many jobs this worker executed.
 
         Raises:
-            BideError: see `work`.
+            BideError: see `run`.
         """
         self._permit.check("the worker", self._url)
         self.replaceable = self._signalled_to = False
@@ -414,7 +414,7 @@ class Worker:
     def stop(self) -> None:
         """Stop the worker, as a signal would; the second call does not wait for running jobs.
 
-        Any thread may call it. If it is called before `work`, `work` ends immediately.
+        Any thread may call it. If it is called before `run`, `run` ends immediately.
         """
         self._stops += 1
         with contextlib.suppress(RuntimeError):  # the event loop has closed: the worker has stopped

@@ -32,7 +32,7 @@ def nothing_seen() -> None:
 
 
 def work(*queues: str, prefix: str | None = None) -> None:
-    Worker(queues or ["default", "mail"], prefix=prefix).work(burst=True)
+    Worker(queues or ["default", "mail"], prefix=prefix).run(burst=True)
 
 
 def counts(name: str = "default") -> tuple[int, int]:
@@ -203,7 +203,7 @@ def test_tasks_of_queues_have_it_by_a_middleware(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(middleware, "_used", [DatabaseConnections()])
     jobs.plain.enqueue(jobs.rows)
-    Worker("mail", modules=jobs.__name__).work(burst=True)
+    Worker("mail", modules=jobs.__name__).run(burst=True)
     (used,) = jobs.seen
     with pytest.raises(Exception, match="closed"):
         used.cursor()

@@ -96,7 +96,7 @@ def queue(one_url: str) -> Iterator[Queue]:
 
 
 def work(queue: Queue) -> None:
-    Worker(queue, modules=__name__).work(burst=True)
+    Worker(queue, modules=__name__).run(burst=True)
 
 
 @pytest.mark.slow

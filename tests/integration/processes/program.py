@@ -17,7 +17,7 @@ def main() -> None:
     format = next((word for word in rest if word in ("text", "json", "kv")), "text")
     logs.setup(format, logging.DEBUG)
     queue = Queue("work", url=url)
-    Worker(queue, modules=[MODULE, HOSTILE], executor=executor, concurrency=2, lease=1).work(
+    Worker(queue, modules=[MODULE, HOSTILE], executor=executor, concurrency=2, lease=1).run(
         burst=burst
     )
 

@@ -79,7 +79,7 @@ class Stand:
 
     def burst(self, **options: Any) -> int:
         """Run what is due; how many jobs that were."""
-        return self.worker(**options).work(burst=True)
+        return self.worker(**options).run(burst=True)
 
     @contextmanager
     def at_work(self, *queues: Queue, **options: Any) -> Iterator[Worker]:
@@ -143,7 +143,7 @@ class Shared(Stand):
 
 @contextmanager
 def at_work(worker: Worker, queues: Any) -> Iterator[Worker]:
-    thread = threading.Thread(target=worker.work)
+    thread = threading.Thread(target=worker.run)
     thread.start()
     try:
         for queue in queues:

@@ -99,7 +99,7 @@ def test_pickles_are_read_only_where_that_is_allowed(stand: Stand) -> None:
     assert refused.refresh().error is not None
     assert "pickle" in str(refused.error)
     allowed = [pickled.enqueue(tasks.pair) for _ in range(2)]
-    stand.worker(pickled).work(burst=True)
+    stand.worker(pickled).run(burst=True)
     assert allowed[0].refresh().result == (1, 2)
     stand.burst(allow_pickle=True)
     pickled.close()

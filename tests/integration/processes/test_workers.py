@@ -93,7 +93,7 @@ def test_a_module_that_cannot_be_imported_stops_the_worker(
     worker = stand.worker()
     monkeypatch.setenv(tasks.BROKEN, "import")  # the children's own import fails
     with pytest.raises(TaskNotFound, match="no import today"):
-        worker.work(burst=True)
+        worker.run(burst=True)
 
 
 @PROCESS
@@ -150,7 +150,7 @@ def test_a_worker_can_work_again(stand: Stand) -> None:
     worker = stand.worker()
     for _ in range(2):
         job = stand.queue.enqueue(tasks.add, 1)
-        assert worker.work(burst=True) == 1
+        assert worker.run(burst=True) == 1
         assert job.refresh().status is State.COMPLETED
 
 

@@ -176,7 +176,7 @@ def test_workers_that_wait_are_told(bed: TestBed) -> None:
 @contextmanager
 def working(*queues: Queue) -> Iterator[None]:
     worker = Worker(queues)
-    thread = threading.Thread(target=worker.work)
+    thread = threading.Thread(target=worker.run)
     thread.start()
     try:
         yield

@@ -77,10 +77,10 @@ FORGOTTEN = """
         shop.queue.schedules.upsert("hourly", shop.send, [1], every="1h")
 
     def test_worker():
-        bide.Worker(shop.queue).work(burst=True)
+        bide.Worker(shop.queue).run(burst=True)
 
     def test_worker_by_name():
-        bide.Worker("shop").work(burst=True)
+        bide.Worker("shop").run(burst=True)
 
     def test_imported_late():
         import late
@@ -146,9 +146,9 @@ NAMED = """
         with pytest.raises(bide.ServerUnavailable):
             pile.push(1)
         with pytest.raises(bide.ServerUnavailable):
-            bide.Worker(own).work(burst=True)
+            bide.Worker(own).run(burst=True)
         with pytest.raises(bide.ServerUnavailable):
-            bide.Worker("shop", url=AWAY).work(burst=True)
+            bide.Worker("shop", url=AWAY).run(burst=True)
 
     def test_and_what_it_sets_in_the_environment(monkeypatch):
         monkeypatch.setenv("BIDE_URL", "redis://127.0.0.1:1/3")
@@ -161,7 +161,7 @@ NAMED = """
         with pytest.raises(bide.UsageError, match="real server"):
             shop.send.enqueue(1)
         with pytest.raises(bide.UsageError, match="real server"):
-            bide.Worker([shop.queue, bide.Queue("shop", url=shop.queue.url)]).work(burst=True)
+            bide.Worker([shop.queue, bide.Queue("shop", url=shop.queue.url)]).run(burst=True)
 
     def test_the_bed(bide_test):
         shop.send.enqueue(1)

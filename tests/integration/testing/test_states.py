@@ -56,7 +56,7 @@ def test_blocked_jobs_are_listed_last(bed: TestBed) -> None:
 
 def test_what_runs_is_enqueued_until_it_has_finished(bed: TestBed) -> None:
     worker = Worker(shop.mail)
-    thread = threading.Thread(target=worker.work)
+    thread = threading.Thread(target=worker.run)
     thread.start()
     try:
         shop.hold.enqueue()

@@ -72,7 +72,7 @@ def _work(plan: DevPlan, line: socket.socket) -> None:
     """Import the module, and run jobs until the worker must stop; raise errors of the source."""
     importlib.import_module(plan.module)
     worker = Worker(url=plan.url, modules=[plan.module], **plan.options)
-    worker.work(beside=lambda: _stop_with(line, worker))
+    worker.run(beside=lambda: _stop_with(line, worker))
 
 
 def explain(error: BaseException) -> str:
