@@ -36,7 +36,7 @@ def rq_names() -> Iterator[str]:
     yield from (n for n in public(command) if re.fullmatch("send_(?!command)\\w+", n))
     yield from (f"rq {name}" for name in main.commands)
     yield from (status.value for status in JobStatus)
-    for function in (rq.Queue.enqueue_call, rq.Worker.run, rq.Worker.__init__):
+    for function in (rq.Queue.enqueue_call, rq.Worker.work, rq.Worker.__init__):
         code = function.__code__
         yield from code.co_varnames[1 : code.co_argcount]
 

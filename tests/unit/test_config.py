@@ -189,7 +189,7 @@ def test_a_file_that_another_user_may_have_planted_is_not_read(
             "[tool.bide.worker]\nstrategy = {high = 0}",
             "high of strategy in [tool.bide.worker] of {file}",
         ),
-        ("[tool.bide.worker]\norder = {high = 0.5}", "whole number, 1 or more, not 0.5"),
+        ("[tool.bide.worker]\nstrategy = {high = 0.5}", "whole number, 1 or more, not 0.5"),
         ("[tool.bide.worker]\nconcurrency = 0", "concurrency in [tool.bide.worker] of {file} must"),
         ("[tool.bide.worker]\nconcurrency = true", "1 or more, not True"),
         ("[tool.bide.worker]\nlease = 'soon'", "[tool.bide.worker] of {file}: lease='soon' is not"),

@@ -14,8 +14,14 @@ from weakref import WeakSet
 from bide.client import config
 from bide.client.execute import check_retry_for
 from bide.client.url import resolve_url
-from bide.errors import BideError, DurabilityTimeout, ServerUnavailable, UsageError
-from bide.model.constraints import check_concurrency, has_dedup
+from bide.errors import (
+    BideError,
+    DuplicateJob,
+    DurabilityTimeout,
+    ServerUnavailable,
+    UsageError,
+)
+from bide.model.constraints import Constraints, check_concurrency, has_dedup
 from bide.model.dedup import write_dedup
 from bide.model.durations import Duration, to_us
 from bide.model.events import Event, check_kinds
@@ -528,3 +534,24 @@ def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[Non
         count = queue_commands.UNSET if concurrency is None else check_concurrency(concurrency)
     rate = stored_rate(settings["rate"], settings.get("burst")) if "rate" in settings else "-"
     return queue_commands.configure(keys, name, concurrency=count, rate=rate)
+
+
+def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None:
+    """Raise for the first rejected job, once all others are added.
+
+    Raises:
+        DuplicateJob: a job was rejected.
+    """
+    for receipt, job in zip(receipts, jobs, strict=True):
+        if receipt.result == "rejected":
+            raise not_unique(receipt.id, repr(Constraints.read(job.terms.encode()).key))
+
+
+def not_unique(holder: str, key: str) -> DuplicateJob:
+    """Return the error for a rejected job; `key` describes its key, for people."""
+    error = DuplicateJob(
+        f"The job {holder} holds the key {key}; wait for it or cancel it, or enqueue with "
+        'on_conflict="keep" or "replace".'
+    )
+    error.job_id = holder
+    return error

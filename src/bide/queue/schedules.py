@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.errors import ScheduleNotFound, UsageError
 from bide.model.constraints import Constraints, has_dedup
@@ -27,8 +27,7 @@ from bide.model.schedule import (
 from bide.protocol.commands.enqueue import Receipt
 from bide.protocol.commands.schedules import Draft, Page
 from bide.protocol.keys import Keys
-from bide.queue.batching import not_unique
-from bide.queue.core import QueueCore
+from bide.queue.core import QueueCore, not_unique
 from bide.tasks.registry import task_name
 from bide.tasks.task import Function
 
@@ -152,107 +151,36 @@ def declare(
     return function
 
 
-class Declaring(Generic[Decorator]):
-    """The decorators that declare schedules, for blocking and awaited queues."""
+def declaring(
+    queue: QueueCore[Any],
+    kind: type[Any],
+    name: str | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: ScheduleOptions,
+    **when: Any,
+) -> Any:
+    """Return the decorator that declares a schedule of a task.
 
-    _task_class: type[Any]
-    """`Task`, or `AsyncTask`."""
+    Args:
+        queue: the queue of the schedule.
+        kind: `Task` or `AsyncTask`: what a plain function becomes.
+        name: the schedule's name; by default the task's.
+        args: positional arguments of its jobs.
+        kwargs: keyword arguments of its jobs.
+        options: options of its jobs.
+        when: the times at which it fires, as `plan` takes them.
 
-    def cron(
-        self,
-        expression: str,
-        *,
-        name: str | None = None,
-        tz: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> Decorator:
-        """Declare a schedule of a task; workers that serve the queue set it when they start.
+    Raises:
+        UsageError: an argument is invalid.
+    """
+    plan(queue, "x", "x:x", (), None, options, **when)  # raise where the mistake is
 
-            @queue.cron("0 9 * * 1-5", tz="Europe/Paris")
-            def report() -> None: ...
+    def scheduled(function: Any) -> Any:
+        task = function if isinstance(function, kind) else kind(function, queue, {})
+        return declare(queue, task, name, args, kwargs, options, **when)
 
-        Args:
-            expression: five fields, such as `"0 9 * * 1-5"`.
-            name: the schedule's name; by default the task's.
-            tz: the time zone, as for `Schedules.upsert`, like all arguments that follow.
-            args: positional arguments.
-            kwargs: keyword arguments.
-            start: the schedule does not fire before this moment.
-            end: the schedule does not fire after this moment.
-            limit: maximum number of times that it fires.
-            missed: what happens with times that passed while no worker was running.
-            jitter: maximum time by which a job is due after its time.
-            options: options of its jobs.
-
-        Raises:
-            UsageError: an argument is invalid, or the queue has another schedule of this name.
-        """
-        return self._declaring(
-            name,
-            args,
-            kwargs,
-            options,
-            cron=expression,
-            tz=tz,
-            start=start,
-            end=end,
-            limit=limit,
-            missed=missed,
-            jitter=jitter,
-        )
-
-    def every(
-        self,
-        interval: Duration,
-        *,
-        name: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> Decorator:
-        """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
-        return self._declaring(
-            name,
-            args,
-            kwargs,
-            options,
-            every=interval,
-            start=start,
-            end=end,
-            limit=limit,
-            missed=missed,
-            jitter=jitter,
-        )
-
-    def _declaring(
-        self,
-        name: str | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        options: ScheduleOptions,
-        **when: Any,
-    ) -> Decorator:
-        queue = cast("QueueCore[Any]", self)
-        plan(queue, "x", "x:x", (), None, options, **when)  # raise where the mistake is
-        kind = self._task_class
-
-        def scheduled(function: Any) -> Any:
-            task = function if isinstance(function, kind) else kind(function, queue, {})
-            return declare(queue, task, name, args, kwargs, options, **when)
-
-        return cast("Decorator", scheduled)
+    return scheduled
 
 
 def declared(queue: str | None = None) -> list[ScheduleSpec]:

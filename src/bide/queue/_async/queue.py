@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from bide.client import aio, config
 from bide.client.coalesce import PerLoop
@@ -12,7 +12,7 @@ from bide.client.execute import RETRY_FOR
 from bide.errors import BideError
 from bide.model.constraints import RunIf
 from bide.model.context import current_job
-from bide.model.dedup import Folding
+from bide.model.dedup import Batch, Folding
 from bide.model.durations import Duration, to_us
 from bide.model.events import Event
 from bide.model.ids import new_id
@@ -23,28 +23,30 @@ from bide.model.options import (
     Options,
     Parents,
     QueueSettings,
+    ScheduleOptions,
     TaskOptions,
 )
 from bide.model.payload.serializers import Codec
 from bide.model.retry import Retry
+from bide.model.schedule import Missed
 from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt
 from bide.protocol.commands.jobs import ChangeResult, QueueStats
-from bide.protocol.commands.queues import WorkerInfo
+from bide.protocol.commands.queues import GroupCounts, WorkerInfo
 from bide.protocol.keys import keys_of
 from bide.queue._async.events import AsyncEventListener, AsyncEvents, stop_all
 from bide.queue._async.job import AsyncJob
-from bide.queue._async.schedules import AsyncGrouping, AsyncScheduling
-from bide.queue.batching import AsyncBatching, none_rejected
+from bide.queue._async.schedules import AsyncGroup, AsyncSchedules
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
     QueueCore,
     checked_callback,
     checked_ids,
     chunks,
+    none_rejected,
     options_only,
     read_cancel,
     settings_calls,
@@ -52,138 +54,17 @@ from bide.queue.core import (
 from bide.queue.dependencies import by_queue, in_order
 from bide.queue.job_view import not_found
 from bide.queue.pipeline import Batches, CallBatcher
+from bide.queue.schedules import declaring
 from bide.queue.task import AsyncTask, AsyncTaskDecorator
 from bide.tasks.middleware import around_sending
 from bide.tasks.task import Function
-
-
-class AsyncManaging(QueueCore[aio.AsyncClient]):
-    """Methods of a queue that change existing jobs, and the queue itself."""
-
-    async def cancel(self, id: str, running: bool = True) -> bool:
-        """Cancel a job before it runs; ask a running job to stop, unless `running=False`.
-
-        A running coroutine is cancelled. A running plain function continues until it checks
-        `current_job().should_stop`.
-
-        Returns:
-            True if the job is cancelled, now or before, or was asked to stop. False if it ended in
-            another way, does not exist, or runs and `running=False`.
-        """
-        return read_cancel(await self.cancel_many([id], running))
-
-    async def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
-        """Cancel many jobs; return for each `ok`, `asked`, its state, or `gone`."""
-        commands = [job_commands.cancel(self.keys, some, running) for some in chunks(ids)]
-        return [word for words in await self._client.run_many(commands) for word in words]
-
-    async def reschedule_many(
-        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
-    ) -> list[str]:
-        """Give jobs another due time; return for each `ok`, its state, or `gone`."""
-        when = enqueue_commands.when(delay, at)
-        return await self._move(
-            [job_commands.reschedule(self.keys, some, when) for some in chunks(ids)]
-        )
-
-    async def promote_many(self, ids: Sequence[str]) -> list[str]:
-        """Make jobs due now; return for each `ok`, its state, or `gone`."""
-        return await self._move([job_commands.promote(self.keys, some) for some in chunks(ids)])
-
-    async def retry_many(
-        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
-    ) -> list[str]:
-        """Run finished jobs again; return for each `ok`, its state, or `gone`."""
-        when = enqueue_commands.when(delay, at)
-        return await self._move([job_commands.retry(self.keys, some, when) for some in chunks(ids)])
-
-    async def delete_many(self, ids: Sequence[str]) -> list[str]:
-        """Delete jobs; return for each `ok`, `active` (nothing was deleted) or `gone`."""
-        commands = [job_commands.delete(self.keys, some) for some in chunks(ids)]
-        return [word for words in await self._client.run_many(commands) for word in words]
-
-    async def pause(self) -> None:
-        """Stop workers from claiming jobs of this queue; running jobs continue."""
-        await self._client.run(job_commands.pause(self.keys))
-
-    async def resume(self) -> None:
-        """Let workers claim jobs of this queue again."""
-        await self._client.run(job_commands.resume(self.keys))
-
-    async def purge(self) -> int:
-        """Remove all delayed, waiting and blocked jobs, in bounded steps; return their number."""
-        begin = new_id()
-        step = await self._client.run(job_commands.purge(self.keys, begin))
-        while step.busy:
-            step = await self._client.run(job_commands.purge(self.keys, begin))
-        removed = step.aside
-        while step.more:
-            step = await self._client.run(job_commands.purge(self.keys, None))
-        return removed
-
-    async def _move(self, commands: Sequence[Command[list[ChangeResult]]]) -> list[str]:
-        return [moved.result for page in await self._client.run_many(commands) for moved in page]
-
-
-class AsyncReading:
-    """Methods of a queue that read other queues and the workers."""
-
-    async def parents(self, id: str | None = None) -> list[AsyncJob[Any]]:
-        """Return the parents of a job: the jobs that it waits or waited for, in the order given.
-
-        Args:
-            id: the id of a job of this queue; None for the job that the calling code runs in.
-
-        Raises:
-            JobNotFound: there is no job with this id, or one of its parents no longer exists.
-            UsageError: no id was given, and the caller does not run in a job.
-        """
-        queue = cast("AsyncQueue", self)
-        if id is None:
-            home, parents = current_job().queue, current_job().parents
-        else:
-            home, parents = queue.name, (await queue.fetch(id)).parents
-        read = {}
-        for name, ids in by_queue(home, parents).items():
-            keys = keys_of(name, queue.prefix)
-            pages = await queue._client.run_many(job_commands.fetch_many(keys, ids))
-            read[name] = [snapshot for page in pages for snapshot in page]
-        return [
-            AsyncJob(queue._beside(name), snapshot.id, snapshot=snapshot)
-            for name, snapshot in in_order(home, parents, read)
-        ]
-
-    async def workers(self) -> list[WorkerInfo]:
-        """Return the workers that serve this queue and live or hold a job, with their running jobs.
-
-        A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
-        """
-        queue = cast("AsyncQueue", self)
-        seen = await queue._client.run(queue_commands.workers(queue._binding.everywhere))
-        seen = [worker for worker in seen if queue.name in worker.about.queues]
-        held = await queue._client.attempt_many(queue_commands.ask(seen, queue.prefix))
-        return queue_commands.tell(seen, held)
-
-    def _beside(self, name: str) -> AsyncQueue:
-        """Return another queue of this server by its name."""
-        queue = cast("AsyncQueue", self)
-        if name == queue.name:
-            return queue
-        return type(queue)(
-            name,
-            url=queue._url,
-            prefix=queue._prefix,
-            serializer=queue.serializer,
-            retry_for=queue._retry_for,
-        )
-
 
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, AsyncReading):
+class AsyncQueue(QueueCore[aio.AsyncClient]):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
@@ -246,6 +127,90 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         if function is None:
             return lambda function: AsyncTask(function, self, options, name)
         return AsyncTask(function, self, options, name)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        name: str | None = None,
+        tz: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> AsyncTaskDecorator:
+        """Declare a schedule of a task; workers that serve the queue set it when they start.
+
+            @queue.cron("0 9 * * 1-5", tz="Europe/Paris")
+            def report() -> None: ...
+
+        Args:
+            expression: five fields, such as `"0 9 * * 1-5"`.
+            name: the schedule's name; by default the task's.
+            tz: the time zone, as for `Schedules.upsert`, like all arguments that follow.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            start: the schedule does not fire before this moment.
+            end: the schedule does not fire after this moment.
+            limit: maximum number of times that it fires.
+            missed: what happens with times that passed while no worker was running.
+            jitter: maximum time by which a job is due after its time.
+            options: options of its jobs.
+
+        Raises:
+            UsageError: an argument is invalid, or the queue has another schedule of this name.
+        """
+        decorator: AsyncTaskDecorator = declaring(
+            self,
+            AsyncTask,
+            name,
+            args,
+            kwargs,
+            options,
+            cron=expression,
+            tz=tz,
+            start=start,
+            end=end,
+            limit=limit,
+            missed=missed,
+            jitter=jitter,
+        )
+        return decorator
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        missed: Missed = "once",
+        jitter: Duration | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> AsyncTaskDecorator:
+        """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
+        decorator: AsyncTaskDecorator = declaring(
+            self,
+            AsyncTask,
+            name,
+            args,
+            kwargs,
+            options,
+            every=interval,
+            start=start,
+            end=end,
+            limit=limit,
+            missed=missed,
+            jitter=jitter,
+        )
+        return decorator
 
     async def enqueue(
         self,
@@ -356,6 +321,21 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
                 added += await self._send(batch)
         return added
 
+    async def batch(
+        self,
+        key: str | int,
+        item: object,
+        *,
+        into: Callable[..., Any] | str,
+        quiet: Duration = "5s",
+        max_wait: Duration | None = "60s",
+        max_size: int = 100,
+        **options: Unpack[Options],
+    ) -> AsyncJob[Any]:
+        """Add an item to a batch; see `Queue.batch`."""
+        policy = Batch(quiet, max_wait, max_size, key)
+        return await self.enqueue_call(into, (item,), **(options | {"unique": policy}))
+
     async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
         """Add jobs, or items of data, without middlewares."""
         binding = self._binding
@@ -453,6 +433,124 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
         self._listeners.add(listener)
         return listener
 
+    async def cancel(self, id: str, running: bool = True) -> bool:
+        """Cancel a job before it runs; ask a running job to stop, unless `running=False`.
+
+        A running coroutine is cancelled. A running plain function continues until it checks
+        `current_job().should_stop`.
+
+        Returns:
+            True if the job is cancelled, now or before, or was asked to stop. False if it ended in
+            another way, does not exist, or runs and `running=False`.
+        """
+        return read_cancel(await self.cancel_many([id], running))
+
+    async def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
+        """Cancel many jobs; return for each `ok`, `asked`, its state, or `gone`."""
+        commands = [job_commands.cancel(self.keys, some, running) for some in chunks(ids)]
+        return [word for words in await self._client.run_many(commands) for word in words]
+
+    async def reschedule_many(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Give jobs another due time; return for each `ok`, its state, or `gone`."""
+        when = enqueue_commands.when(delay, at)
+        return await self._move(
+            [job_commands.reschedule(self.keys, some, when) for some in chunks(ids)]
+        )
+
+    async def promote_many(self, ids: Sequence[str]) -> list[str]:
+        """Make jobs due now; return for each `ok`, its state, or `gone`."""
+        return await self._move([job_commands.promote(self.keys, some) for some in chunks(ids)])
+
+    async def retry_many(
+        self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
+    ) -> list[str]:
+        """Run finished jobs again; return for each `ok`, its state, or `gone`."""
+        when = enqueue_commands.when(delay, at)
+        return await self._move([job_commands.retry(self.keys, some, when) for some in chunks(ids)])
+
+    async def delete_many(self, ids: Sequence[str]) -> list[str]:
+        """Delete jobs; return for each `ok`, `active` (nothing was deleted) or `gone`."""
+        commands = [job_commands.delete(self.keys, some) for some in chunks(ids)]
+        return [word for words in await self._client.run_many(commands) for word in words]
+
+    async def pause(self) -> None:
+        """Stop workers from claiming jobs of this queue; running jobs continue."""
+        await self._client.run(job_commands.pause(self.keys))
+
+    async def resume(self) -> None:
+        """Let workers claim jobs of this queue again."""
+        await self._client.run(job_commands.resume(self.keys))
+
+    async def purge(self) -> int:
+        """Remove all delayed, waiting and blocked jobs, in bounded steps; return their number."""
+        begin = new_id()
+        step = await self._client.run(job_commands.purge(self.keys, begin))
+        while step.busy:
+            step = await self._client.run(job_commands.purge(self.keys, begin))
+        removed = step.aside
+        while step.more:
+            step = await self._client.run(job_commands.purge(self.keys, None))
+        return removed
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The queue's schedules."""
+        return AsyncSchedules(self)
+
+    def group(self, name: str) -> AsyncGroup:
+        """Return the group of this name, even if it has no jobs.
+
+        Raises:
+            UsageError: the name is invalid.
+        """
+        return AsyncGroup(self, name)
+
+    async def groups(self) -> list[GroupCounts]:
+        """Return the groups that have jobs, are configured or are paused, sorted by name."""
+        found: dict[str, GroupCounts] = {}
+        cursor = None
+        while cursor != queue_commands.BEGIN:
+            page = await self._run(queue_commands.page(self.keys, cursor or queue_commands.BEGIN))
+            cursor = page.cursor
+            found |= {one.name: one for one in page.groups}
+        return [found[name] for name in sorted(found)]
+
+    async def parents(self, id: str | None = None) -> list[AsyncJob[Any]]:
+        """Return the parents of a job: the jobs that it waits or waited for, in the order given.
+
+        Args:
+            id: the id of a job of this queue; None for the job that the calling code runs in.
+
+        Raises:
+            JobNotFound: there is no job with this id, or one of its parents no longer exists.
+            UsageError: no id was given, and the caller does not run in a job.
+        """
+        if id is None:
+            home, parents = current_job().queue, current_job().parents
+        else:
+            home, parents = self.name, (await self.fetch(id)).parents
+        read = {}
+        for name, ids in by_queue(home, parents).items():
+            keys = keys_of(name, self.prefix)
+            pages = await self._client.run_many(job_commands.fetch_many(keys, ids))
+            read[name] = [snapshot for page in pages for snapshot in page]
+        return [
+            AsyncJob(self._beside(name), snapshot.id, snapshot=snapshot)
+            for name, snapshot in in_order(home, parents, read)
+        ]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return the workers that serve this queue and live or hold a job, with their running jobs.
+
+        A worker that dies is listed for up to 15 seconds, and for as long as it holds a job.
+        """
+        seen = await self._client.run(queue_commands.workers(self._binding.everywhere))
+        seen = [worker for worker in seen if self.name in worker.about.queues]
+        held = await self._client.attempt_many(queue_commands.ask(seen, self.prefix))
+        return queue_commands.tell(seen, held)
+
     async def close(self) -> None:
         """Close the connections of this event loop, after the enqueues that are in flight.
 
@@ -495,3 +593,18 @@ class AsyncQueue(AsyncBatching, AsyncManaging, AsyncScheduling, AsyncGrouping, A
 
     async def _run(self, command: Command[T]) -> T:
         return await self._client.run(command)
+
+    async def _move(self, commands: Sequence[Command[list[ChangeResult]]]) -> list[str]:
+        return [moved.result for page in await self._client.run_many(commands) for moved in page]
+
+    def _beside(self, name: str) -> AsyncQueue:
+        """Return another queue of this server by its name."""
+        if name == self.name:
+            return self
+        return type(self)(
+            name,
+            url=self._url,
+            prefix=self._prefix,
+            serializer=self.serializer,
+            retry_for=self._retry_for,
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from bide.model.durations import Duration
 from bide.model.ids import check_name, new_id
@@ -15,8 +15,7 @@ from bide.protocol.commands import schedules as ops
 from bide.protocol.commands.queues import GroupCounts
 from bide.queue._async.job import AsyncJob
 from bide.queue.core import settings_call
-from bide.queue.schedules import Declaring, by_name, found, plan, ran
-from bide.queue.task import AsyncTask, AsyncTaskDecorator
+from bide.queue.schedules import by_name, found, plan, ran
 from bide.tasks.task import Function
 
 if TYPE_CHECKING:
@@ -60,29 +59,6 @@ class AsyncGroup:
     async def counts(self) -> GroupCounts:
         """Return how many of its jobs wait or run, and its settings."""
         return await self.queue._run(queue_commands.counts(self.queue.keys, self.name))
-
-
-class AsyncGrouping:
-    """Methods of a queue for groups."""
-
-    def group(self, name: str) -> AsyncGroup:
-        """Return the group of this name, even if it has no jobs.
-
-        Raises:
-            UsageError: the name is invalid.
-        """
-        return AsyncGroup(cast("AsyncQueue", self), name)
-
-    async def groups(self) -> list[GroupCounts]:
-        """Return the groups that have jobs, are configured or are paused, sorted by name."""
-        queue = cast("AsyncQueue", self)
-        found: dict[str, GroupCounts] = {}
-        cursor = None
-        while cursor != queue_commands.BEGIN:
-            page = await queue._run(queue_commands.page(queue.keys, cursor or queue_commands.BEGIN))
-            cursor = page.cursor
-            found |= {one.name: one for one in page.groups}
-        return [found[name] for name in sorted(found)]
 
 
 class AsyncSchedules:
@@ -187,14 +163,3 @@ class AsyncSchedules:
         name = check_schedule_name(name)
         schedule = await self._queue._run(ops.pause_schedule(self._queue.keys, name, paused))
         return found(schedule, name, self._queue.name)
-
-
-class AsyncScheduling(Declaring[AsyncTaskDecorator]):
-    """Methods of a queue for schedules."""
-
-    _task_class = AsyncTask
-
-    @property
-    def schedules(self) -> AsyncSchedules:
-        """The queue's schedules."""
-        return AsyncSchedules(cast("AsyncQueue", self))
