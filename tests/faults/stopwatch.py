@@ -104,7 +104,7 @@ class _Timed(Connections):
         super().__init__(make)
         self._stopwatch = stopwatch
 
-    def post(self, calls: Sequence[Call], behind: InFlightCalls | None = None) -> InFlightCalls:
+    def send(self, calls: Sequence[Call], behind: InFlightCalls | None = None) -> InFlightCalls:
         if not self._busy:
             self._stopwatch.begin()
         self._stopwatch.call(calls)

@@ -30,10 +30,10 @@ def test_threads_and_connections_are_warned_of(
         )
         return ran.stderr
 
-    assert "what was imported" not in said()
+    assert "an imported module" not in said()
     monkeypatch.setenv(tasks.BROKEN, "has threads and connections")
     warned = said()
-    assert "has started threads, which no child has: ticker;" in warned
+    assert "has started threads, which do not exist in child processes: ticker;" in warned
     assert "has opened connections, which all children share: to 127.0.0.1:" in warned
 
 

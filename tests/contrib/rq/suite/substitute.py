@@ -8,6 +8,8 @@ by which every enqueue is delayed, or 0.
 from __future__ import annotations
 
 import os
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,10 @@ from bide.contrib.rq import DelayQueue, Timer
 PORT = int(os.environ["SUITE_PORT"])
 DELAY = float(os.environ["SUITE_DELAY"])
 DEPENDENTS = os.environ["SUITE_DEPENDENTS"] == "delayed"
+
+SLOWER = 4
+"""Jobs of `test_job_dependency` sleep as many times as long: it expects an order of two workers
+that depends on a quarter of a second, and on a busy machine a fork can take that."""
 
 
 class Delayed(DelayQueue):
@@ -55,5 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the class in the place of RQ's."""
     for item in items:
         module = getattr(item, "module", None)
+        if module is not None and module.__name__.endswith("test_job_dependency"):
+            slow = {"sleep": lambda seconds: time.sleep(SLOWER * seconds)}
+            module.fixtures.time = SimpleNamespace(**vars(time) | slow)
         if getattr(module, "Queue", None) is rq.Queue:
             module.Queue = Delayed if DELAY else DelayQueue  # type: ignore[union-attr]
