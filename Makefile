@@ -48,7 +48,7 @@ test-all:  ## Run all tests, as continuous integration does
 	@$(MAKE) slow
 
 everywhere: $(VENV)/has-dev  ## Run what concerns servers on all of them, through both executors
-	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile tests/conformance tests/servers $(ARGS)
+	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile tests/protocol tests/servers $(ARGS)
 
 oldest:  ## Run the same with the oldest client library that is supported
 	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev

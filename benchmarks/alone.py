@@ -45,7 +45,8 @@ def work(url: str, jobs: str, concurrency: str) -> None:
 
     async def answered(self: aio.AsyncClient, trip: NodeRequest, *rest: Any) -> Any:
         nonlocal first, cpu
-        if not all(call[1:2] in _OURS for call in trip.calls):
+        is_other = self.url != queue.url  # another worker of this process
+        if is_other or not all(call[1:2] in _OURS for call in trip.calls):
             return await visit(self, trip, *rest)
         await asyncio.sleep(0)  # as when it waits for a reply
         if not first:

@@ -28,9 +28,9 @@ from hypothesis import settings
 
 from bide import logs
 from bide.embedded import Server, wheel_server
-from tests.faults.proxy import Proxy
-from tests.faults.witness import Witness
-from tests.servers.programs import distribution_server
+from tests.support.cpu_waits import Witness
+from tests.support.programs import distribution_server
+from tests.support.proxy import Proxy
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no counterexample
 settings.load_profile("unhurried")

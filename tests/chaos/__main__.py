@@ -21,7 +21,7 @@ from tests.chaos import figures, page
 from tests.chaos.books import Account
 from tests.chaos.catalogue import FAULTS
 from tests.chaos.scene import Scene, Verdict
-from tests.servers.programs import distribution_server
+from tests.support.programs import distribution_server
 
 SCALE = 2.0
 

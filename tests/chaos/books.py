@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tests.chaos.load import Asked, Given
-from tests.faults.ledger import Line
-from tests.faults.legal import Holding
-from tests.faults.witness import Look, starved
+from tests.support.cpu_waits import Look, starved
+from tests.support.invariants import Holding
+from tests.support.ledger import Line
 
 FINAL = ("completed", "failed", "cancelled")
 
@@ -32,7 +32,7 @@ class Happened(NamedTuple):
     excuses: bool = True
     """Whether a job may run once more because of it; else it must have cost nothing but time."""
     is_starvation: bool = False
-    """Whether it was no fault: the machine had no processor for it (`tests/faults/witness.py`)."""
+    """Whether it was no fault: the machine had no processor for it (`support/cpu_waits.py`)."""
 
     def explains(self, run: Line, next_run: Line, real_clock: bool = True) -> bool:
         """Whether it can have kept the outcome of a run from being applied.

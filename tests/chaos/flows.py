@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tests.chaos.books import Happened
-from tests.faults.ledger import Line
+from tests.support.ledger import Line
 
 SECOND_US = 1_000_000
 

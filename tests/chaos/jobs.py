@@ -14,7 +14,7 @@ import time
 import warnings
 
 from bide import Queue, current_job
-from tests.faults.jobs import note
+from tests.support.ledger_jobs import note
 
 QUEUE = "chaos"
 """The queue of the suite."""

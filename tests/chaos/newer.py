@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.jobs import note
+from tests.support.ledger_jobs import note
 
 
 async def added() -> int:

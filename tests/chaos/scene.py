@@ -27,12 +27,12 @@ from tests.chaos.jobs import QUEUE
 from tests.chaos.load import Given, Load, now_us
 from tests.chaos.plan import Injection, dice, schedule
 from tests.chaos.stage import Stage
-from tests.faults.crew import Crew, WorkerProcess
-from tests.faults.eventually import eventually
-from tests.faults.ledger import Ledger
-from tests.faults.legal import Holding, assert_legal, hold
-from tests.faults.witness import waited_us
-from tests.servers.nodes import ERRORS
+from tests.support.cpu_waits import waited_us
+from tests.support.crew import Crew, WorkerProcess
+from tests.support.eventually import eventually
+from tests.support.invariants import Holding, assert_legal, hold
+from tests.support.ledger import Ledger
+from tests.support.nodes import ERRORS
 
 MODULE = "tests.chaos.jobs"
 DRAIN = 10.0

@@ -14,9 +14,9 @@ from bide.protocol.scripts import load as load_script
 from bide.protocol.scripts import names as script_names
 from tests.chaos.fault import Fault
 from tests.chaos.jobs import QUEUE
-from tests.faults.proxy import Proxy
-from tests.servers.cluster import Cluster
-from tests.servers.nodes import Node
+from tests.support.cluster import Cluster
+from tests.support.nodes import Node
+from tests.support.proxy import Proxy
 
 SLOW_US = 500
 """Scripts that take less are not looked at one by one."""

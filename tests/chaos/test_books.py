@@ -11,9 +11,9 @@ from bide.model.job import RunRecord
 from bide.protocol.commands.enqueue import Prepared
 from tests.chaos.books import Account, Books, Happened, Missed, in_order, missed_in, starvations
 from tests.chaos.load import Asked, Given
-from tests.faults.ledger import Line
-from tests.faults.legal import Holding
-from tests.faults.witness import MACHINE, SERVER, Look
+from tests.support.cpu_waits import MACHINE, SERVER, Look
+from tests.support.invariants import Holding
+from tests.support.ledger import Line
 
 T = 1_795_000_000_000_000
 """When the job is enqueued; it is due at once, claimed at 10 and ends at 20."""

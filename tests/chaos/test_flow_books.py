@@ -9,7 +9,7 @@ import pytest
 from tests.chaos import flows
 from tests.chaos.books import Happened
 from tests.chaos.flows import SECOND_US
-from tests.faults.ledger import Line
+from tests.support.ledger import Line
 
 T = 1_795_000_000_000_000
 

@@ -19,8 +19,8 @@ from tests.chaos import catalogue
 from tests.chaos.catalogue import FAULTS, ROWS
 from tests.chaos.load import usual
 from tests.chaos.plan import FIRST, LAST, dice, schedule
-from tests.faults.eventually import PATIENCE, eventually
-from tests.faults.proxy import Proxy
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.docs.compare import differs
 from tests.docs.pages import ROOT, Command, File, Python, Step, steps
+from tests.support.compare import differs
 
 DEADLINE = 60.0
 

@@ -22,7 +22,7 @@ from bide.protocol.commands.queues import RunningTask, WorkerReport, heartbeat
 from bide.protocol.keys import keys_of
 from tests.docs.names import passages
 from tests.docs.pages import ROOT
-from tests.integration.console import bide as command
+from tests.support.console import bide as command
 
 PAGE: Final = (ROOT / "docs" / "cli.md").read_text("utf-8")
 SECTIONS: Final = {

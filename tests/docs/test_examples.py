@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import bide
-from tests.docs.compare import differs
 from tests.docs.pages import ROOT
+from tests.support.compare import differs
 
 EXAMPLES = sorted((ROOT / "examples").glob("[!_]*.py"))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.compare import differs
 from tests.docs.pages import PAGES, ROOT, BadPage, Command, File, Python, Skipped, Step, steps
+from tests.support.compare import differs
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 NOT_RUN = {

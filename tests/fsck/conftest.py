@@ -25,9 +25,9 @@ from bide.protocol.commands.schedules import Draft
 from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import DUE_SETS, GLOBAL, LAYOUT, keys_of
 from bide.views.site import Site
-from tests.faults.crew import Crew
-from tests.faults.legal import Holding, hold
-from tests.users import as_role
+from tests.support.crew import Crew
+from tests.support.invariants import Holding, hold
+from tests.support.users import as_role
 
 BODY = encode_body(Body("app.tasks:send"))
 KEYS, EVERYWHERE = keys_of("mail"), keys_of(None)

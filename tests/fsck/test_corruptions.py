@@ -22,12 +22,12 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.keys import GLOBAL
-from tests.faults.ear import Ear
-from tests.faults.eventually import eventually
-from tests.faults.legal import assert_legal
 from tests.fsck import beside, in_groups, jobs
 from tests.fsck.case import Case
 from tests.fsck.conftest import BODY, EVERYWHERE, KEYS, Full, key
+from tests.support.eventually import eventually
+from tests.support.invariants import assert_legal
+from tests.support.listener import Ear
 
 CASES = [*jobs.JOBS, *beside.BESIDE, *in_groups.GROUPS]
 LEFT = {("type", key(name)) for name in GLOBAL}

@@ -17,9 +17,9 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import TEST_CLOCK
 from bide.views.site import Site
-from tests.faults.crew import JOBS, Crew
-from tests.faults.legal import assert_legal
-from tests.faults.workload import Workload
+from tests.support.crew import JOBS, Crew
+from tests.support.invariants import assert_legal
+from tests.support.workload import Workload
 
 pytestmark = pytest.mark.slow
 

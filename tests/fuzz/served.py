@@ -25,10 +25,10 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Outcome, Settle
 from bide.protocol.keys import META, keys_of
-from tests.faults.legal import assert_legal
 from tests.fuzz import tasks
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.pure import BODIES, NOTES, RECORDS, RESULTS, check_harmless
+from tests.support.invariants import assert_legal
 
 Try = Callable[[list[Mutator]], None]
 

@@ -16,11 +16,11 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import JobNote, Settle
-from tests.faults.legal import assert_legal
 from tests.model.events import Fold
 from tests.model.reference import Queue
 from tests.model.server import KEYS, QUEUE, SECOND, Server, expected
 from tests.model.store import DUE, Job
+from tests.support.invariants import assert_legal
 
 ERROR = b'{"type":"E","message":"no"}'
 LEASE = 10 * SECOND

@@ -11,8 +11,8 @@ from bide.client import blocking
 from bide.protocol.command import Command
 from bide.protocol.keys import LAYOUT, keys_of
 from bide.protocol.scripts import TEST_CLOCK
-from tests.faults.ear import Ear
 from tests.model.store import DUE, FINISHED, Store, by_score
+from tests.support.listener import Ear
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Outcome, Settle
 from bide.protocol.keys import keys_of
-from tests.faults.legal import assert_legal
+from tests.support.invariants import assert_legal
 
 KEYS = keys_of("mail")
 BODY = encode_body(Body("app.tasks:send"))

@@ -22,9 +22,9 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
-from tests.faults.legal import assert_legal
 from tests.model.folding import SECOND, Came, Folds
 from tests.model.server import KEYS, QUEUE, Server
+from tests.support.invariants import assert_legal
 
 FOREVER = 10**15
 WAYS = {

@@ -3,7 +3,7 @@
 Which jobs a claim takes, and in which order, is the model's list exactly; so is what the server
 knows of each group: its priority, how many run at once, where its marker stands. The clock stands
 still but for what the test moves it by. Suspects, leases that end and jobs that lapse are not of
-this model: `tests/faults/test_group_order.py` has those, without saying whose turn it is.
+this model: `tests/chaos/test_group_order.py` has those, without saying whose turn it is.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import SHARED_CLOCK
-from tests.conformance.probe import BODY, SECOND
 from tests.model.turns import BEGIN, Job, Model
+from tests.support.probe import BODY, SECOND
 
 NAMES = ("a", "b", "c")
 LEASE = 10**10

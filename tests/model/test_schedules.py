@@ -23,7 +23,7 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.schedules import Draft
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import SHARED_CLOCK
-from tests.conformance.probe import BODY, SECOND
+from tests.support.probe import BODY, SECOND
 
 BEGIN = 1_761_436_800_000_000
 """A Sunday in October on which Paris puts its clocks back, at 00:00 UTC."""

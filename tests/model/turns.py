@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Any
 
-from tests.conformance.probe import SECOND
+from tests.support.probe import SECOND
 
 BEGIN = 1_800_000_000_000_000
 TURNS, SPARE_STEPS = 20, 16

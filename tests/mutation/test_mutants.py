@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from bide.protocol import scripts
-from tests.faults.eventually import eventually
 from tests.mutation.mutant import ROOT, SOURCE, Mutant, Unapplied, read_mutants
 from tests.mutation.page import page
 from tests.mutation.run import run
+from tests.support.eventually import eventually
 
 MUTANTS = read_mutants()
 RQ = "contrib/rq/lua/"
@@ -88,7 +88,7 @@ SAMPLE = Mutant(
     file="protocol/lua/include/due_time.lua",
     old="return now, now",
     new="return us, moment",
-    test="tests/conformance/test_enqueue.py::test_a_moment_that_has_passed_means_now",
+    test="tests/protocol/test_enqueue.py::test_a_moment_that_has_passed_means_now",
 )
 
 
@@ -105,7 +105,7 @@ def test_a_mutant_survives_where_its_test_does_not_look() -> None:
 
 @pytest.mark.slow
 def test_a_test_that_cannot_be_run_kills_nothing() -> None:
-    assert run(SAMPLE._replace(test="tests/conformance/test_enqueue.py::test_nothing")) == "broken"
+    assert run(SAMPLE._replace(test="tests/protocol/test_enqueue.py::test_nothing")) == "broken"
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from tests.faults.crew import Crew
-from tests.servers.cluster import Cluster, cluster
 from tests.servers.producers import Producers
-from tests.servers.sentinel import Sentinels, sentinel
+from tests.support.cluster import Cluster, cluster
+from tests.support.crew import Crew
+from tests.support.sentinel import Sentinels, sentinel
 
 Servers = Cluster | Sentinels
 T = TypeVar("T", Cluster, Sentinels)

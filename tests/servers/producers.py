@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bide import AsyncQueue, Queue, ServerUnavailable
-from tests.faults.eventually import PATIENCE
+from tests.support.eventually import PATIENCE
 
-JOB = "tests.faults.jobs:quick"
+JOB = "tests.support.ledger_jobs:quick"
 PAUSE = 0.004
 """Seconds between two jobs of one producer."""
 

@@ -12,15 +12,15 @@ import pytest
 from bide import AccessDenied, AsyncQueue, Queue, ServerUnavailable, Worker
 from bide.client.acl import rules
 from bide.client.url import read_servers
-from tests.integration.console import bide
-from tests.servers.cluster import Cluster, cluster
 from tests.servers.conftest import Servers
-from tests.servers.nodes import listed
-from tests.servers.programs import distribution_server
-from tests.servers.sentinel import Sentinels, sentinel
-from tests.servers.tls import NEEDED, make_certificate, tls_options
+from tests.support.cluster import Cluster, cluster
+from tests.support.console import bide
+from tests.support.nodes import listed
+from tests.support.programs import distribution_server
+from tests.support.sentinel import Sentinels, sentinel
+from tests.support.tls import NEEDED, make_certificate, tls_options
 
-JOB = "tests.integration.jobs:add"
+JOB = "tests.support.jobs:add"
 
 
 @pytest.fixture(params=["worker"])
@@ -55,7 +55,7 @@ def works(url: str) -> None:
     queue = Queue("mail", url=url)
     with contextlib.closing(queue):
         job = queue.enqueue(JOB, 1, 2)
-        assert Worker([queue], modules=["tests.integration.jobs"]).run(burst=True) == 1
+        assert Worker([queue], modules=["tests.support.jobs"]).run(burst=True) == 1
         assert job.wait(60) == 3
 
 

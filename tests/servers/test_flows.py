@@ -8,11 +8,11 @@ from functools import partial
 
 from bide import Queue, Unique, Worker, chain, fan_in
 from bide.protocol.keys import keys_of
-from tests.faults.legal import assert_legal
-from tests.integration import jobs
-from tests.integration.workers import eventually
-from tests.servers.cluster import Cluster
-from tests.servers.plain import client_of
+from tests.support import jobs
+from tests.support.cluster import Cluster
+from tests.support.invariants import assert_legal
+from tests.support.plain import client_of
+from tests.support.workers import eventually
 
 
 def test_a_job_waits_for_jobs_on_another_node(nodes: Cluster) -> None:
@@ -24,7 +24,7 @@ def test_a_job_waits_for_jobs_on_another_node(nodes: Cluster) -> None:
     third = other.enqueue(jobs.add, 3, depends_on=[first, second])
     steps = [mail.prepare(jobs.add, (n,)) for n in range(10, 13)]
     *_, last = mail.enqueue_many(fan_in(chain(*steps), completed=mail.prepare(jobs.add, (13,))))
-    Worker([mail, other], modules="tests.integration.jobs").run(burst=True)
+    Worker([mail, other], modules="tests.support.jobs").run(burst=True)
     assert [job.refresh().status for job in (first, second, third, last)] == ["completed"] * 4
     assert [job.result for job in mail.parents(second.id)] == [1]
     with contextlib.closing(client_of(nodes.url)) as client:
@@ -51,7 +51,7 @@ def test_schedules_of_groups_and_keys_fire_in_a_cluster(nodes: Cluster) -> None:
         for name in ("mail", "other"):
             with contextlib.closing(Queue(name, url=nodes.url)) as queue:
                 fire(queue)
-                worker = Worker(queue, modules="tests.integration.jobs")
+                worker = Worker(queue, modules="tests.support.jobs")
                 thread = threading.Thread(target=worker.run)
                 thread.start()
                 try:

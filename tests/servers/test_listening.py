@@ -14,13 +14,13 @@ import pytest
 from bide import AsyncDelayQueue, AsyncQueue, DelayQueue, Queue, Worker
 from bide.client import aio, blocking
 from bide.protocol.keys import keys_of
-from tests.faults.eventually import eventually
-from tests.servers.cluster import Cluster
 from tests.servers.conftest import Servers
-from tests.servers.nodes import ERRORS, Node
-from tests.servers.sentinel import Sentinels
+from tests.support.cluster import Cluster
+from tests.support.eventually import eventually
+from tests.support.nodes import ERRORS, Node
+from tests.support.sentinel import Sentinels
 
-JOB = "tests.integration.jobs:add"
+JOB = "tests.support.jobs:add"
 PILE, QUEUE = keys_of("pile"), keys_of("mail")
 WAIT = "10m"
 """Longer than servers need to change on a busy machine: nobody is to give up before."""
@@ -173,7 +173,7 @@ def test_it_goes_on_where_the_queue_has_gone(
     eventually(all_listen)
     change(servers)
     eventually(all_listen)
-    assert Worker([queue], modules=["tests.integration.jobs"]).run(burst=True) == 1
+    assert Worker([queue], modules=["tests.support.jobs"]).run(burst=True) == 1
     pile.push_many(["a", "b"])
     waiters.join()
     found = waiters.found

@@ -17,15 +17,15 @@ from bide.client.blocking import Client
 from bide.client.execute import RETRY_FOR as OF_CLIENTS
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import keys_of
-from tests.faults.crew import Crew
-from tests.faults.eventually import PATIENCE, eventually
-from tests.faults.legal import assert_legal
-from tests.servers.cluster import Cluster
 from tests.servers.conftest import Servers
-from tests.servers.nodes import Node
-from tests.servers.plain import client_of
 from tests.servers.producers import Producers
-from tests.servers.sentinel import Sentinels
+from tests.support.cluster import Cluster
+from tests.support.crew import Crew
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.invariants import assert_legal
+from tests.support.nodes import Node
+from tests.support.plain import client_of
+from tests.support.sentinel import Sentinels
 
 QUEUES = ("mail", "other")
 """On two different masters, at first."""

@@ -15,15 +15,15 @@ from bide.model.payload.body import Body
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import keys_of
-from tests.conformance.probe import open_executor
-from tests.faults.crew import ROOT, Crew
-from tests.faults.eventually import PATIENCE
-from tests.servers.cluster import Cluster
 from tests.servers.conftest import Servers
-from tests.servers.nodes import listed
-from tests.servers.sentinel import Sentinels
+from tests.support.cluster import Cluster
+from tests.support.crew import ROOT, Crew
+from tests.support.eventually import PATIENCE
+from tests.support.nodes import listed
+from tests.support.probe import open_executor
+from tests.support.sentinel import Sentinels
 
-JOB = "tests.faults.jobs:quick"
+JOB = "tests.support.ledger_jobs:quick"
 
 
 def bide(crew: Crew, *args: str, url: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +67,7 @@ def test_workers_of_processes(servers: Servers, crew: Crew) -> None:
     with contextlib.closing(queue):
         jobs = queue.enqueue_many([queue.prepare(JOB) for _ in range(6)])
         options = ("-q", "mail", "-w", "2", "--executor", "process", "--burst")
-        run = bide(crew, "worker", "tests.faults.jobs", *options, url=servers.url)
+        run = bide(crew, "worker", "tests.support.ledger_jobs", *options, url=servers.url)
         assert run.returncode == 0, run.stderr
         assert {job.refresh().status for job in jobs} == {"completed"}
         assert crew.ledger.count("done").keys() == {job.id for job in jobs}

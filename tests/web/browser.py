@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.eventually import PATIENCE
+from tests.support.eventually import PATIENCE
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""

@@ -9,8 +9,8 @@ import pytest
 
 from bide import Queue
 from bide.web import app
+from tests.support.serving import Page, serve
 from tests.web.browser import Tab, chromium
-from tests.web.serving import Page, serve
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from bide.protocol.keys import keys_of
 from bide.protocol.scripts import load
 from bide.web import app
 from bide.web.access import HEADERS
-from tests.web.serving import Page, serve
+from tests.support.serving import Page, serve
 
 LOOK, CHANGE = "look-look-look-look", "change-change-change"
 

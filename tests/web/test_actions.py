@@ -20,7 +20,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.web import app
 from bide.web.actions import spread
-from tests.web.serving import Page, Reply, serve
+from tests.support.serving import Page, Reply, serve
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 RANGE = {"from": "2030-01-01T00:00:00Z", "to": "2030-01-01T01:00:00Z"}

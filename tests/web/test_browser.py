@@ -13,9 +13,9 @@ import pytest
 from bide import Queue, Worker, current_job
 from bide.model.payload.body import Body
 from bide.protocol.commands import enqueue as enqueue_commands
-from tests.faults.eventually import PATIENCE
+from tests.support.eventually import PATIENCE
+from tests.support.serving import Page
 from tests.web.browser import Tab, needs_browser
-from tests.web.serving import Page
 
 expect = pytest.importorskip("playwright.sync_api").expect
 pytestmark = [pytest.mark.slow, needs_browser]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bide import Queue, Worker
-from tests.faults.eventually import PATIENCE
+from tests.support.eventually import PATIENCE
 from tests.web.browser import Tab, needs_browser
 from tests.web.test_browser_live import CHANGE, TOLD
 

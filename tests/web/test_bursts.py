@@ -20,7 +20,7 @@ from bide.protocol.commands.jobs import Timeline
 from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.keys import keys_of
 from bide.views import bursts
-from tests.web.serving import Page
+from tests.support.serving import Page
 
 
 def fine(order: int) -> int:

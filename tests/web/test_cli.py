@@ -17,8 +17,8 @@ import pytest
 
 from bide import Queue
 from bide.cli.overview import _bars
-from tests.faults.eventually import PATIENCE
-from tests.web.serving import Page
+from tests.support.eventually import PATIENCE
+from tests.support.serving import Page
 
 pytestmark = pytest.mark.slow
 

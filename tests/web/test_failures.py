@@ -14,7 +14,7 @@ from bide.model.job import Snapshot
 from bide.model.payload.body import ErrorInfo
 from bide.views.find import kind_of
 from bide.views.site import AsyncSite
-from tests.web.serving import Page
+from tests.support.serving import Page
 
 
 def broken(order: int) -> None:

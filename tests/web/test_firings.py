@@ -14,7 +14,7 @@ import pytest
 from bide import Queue
 from bide.views import schedules
 from bide.views.site import AsyncSite, mask_secrets
-from tests.web.serving import Page
+from tests.support.serving import Page
 
 
 def drawn(page: Page, span: str) -> tuple[int, dict[str, Any]]:

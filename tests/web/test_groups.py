@@ -7,7 +7,7 @@ import pytest
 from bide import Queue
 from bide.views.queues import GROUPS
 from bide.web import app
-from tests.web.serving import Page, serve
+from tests.support.serving import Page, serve
 
 ODD = "<img/src=x/onerror=window.hit=1>"
 

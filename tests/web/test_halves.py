@@ -10,8 +10,8 @@ import pytest
 
 from bide import Queue
 from bide.web import application
-from tests.faults.eventually import PATIENCE
-from tests.web.serving import Page
+from tests.support.eventually import PATIENCE
+from tests.support.serving import Page
 
 WHOLE = b"GET /queues HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 

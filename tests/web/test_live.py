@@ -16,8 +16,8 @@ import pytest
 
 from bide import Queue
 from bide.client.coalesce import ReadThroughCache
-from tests.faults.eventually import PATIENCE
-from tests.web.serving import Page
+from tests.support.eventually import PATIENCE
+from tests.support.serving import Page
 
 
 @contextmanager

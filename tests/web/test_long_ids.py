@@ -9,7 +9,7 @@ import redis
 
 from bide import Queue
 from bide.protocol.keys import keys_of
-from tests.web.serving import Page
+from tests.support.serving import Page
 
 LONG = "x" * 900
 LONGER = "y" * 50_000

@@ -10,7 +10,7 @@ import redis
 from bide import Queue, Retention, Worker
 from bide.model.latency import LONGEST, MINUTE_US
 from bide.protocol.keys import keys_of
-from tests.web.serving import Page
+from tests.support.serving import Page
 
 
 def fine(order: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from bide import DelayQueue, Queue, Worker, current_job
 from bide.web import app
-from tests.web.serving import Page, serve
+from tests.support.serving import Page, serve
 
 PAGES = ("", "punctuality", "queues", "jobs", "schedules", "failures", "workers")
 
@@ -348,7 +348,7 @@ def test_a_job_with_its_parents_and_children_of_other_queues(
         order = orders.enqueue("shop:order", 7, delay=60)
         first = mail.enqueue("shop:first", delay=60)
         gone = mail.enqueue("shop:gone", delay=60)
-        job = mail.enqueue_call("shop:both", depends_on=[order, first, gone], run_if="ended")
+        job = mail.enqueue_call("shop:both", depends_on=[order, first, gone])
         after = orders.enqueue_call("shop:after", depends_on=[job])
         last = mail.enqueue_call("shop:last", depends_on=[job])
     shown = page.get("/api/job", id=job.id).json

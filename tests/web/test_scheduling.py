@@ -19,7 +19,7 @@ from bide.protocol.commands.schedules import Draft, set_schedule
 from bide.protocol.keys import keys_of
 from bide.web import app
 from bide.web.selection import exact
-from tests.web.serving import Page, serve
+from tests.support.serving import Page, serve
 
 EDIT = {"kind": "cron", "cron": "30 6 * * 1-5", "tz": "Europe/Berlin", "missed": "once"}
 VERBS = ("pause", "resume", "run", "remove", "edit")

@@ -15,7 +15,7 @@ from tests.chaos.jobs import QUEUE
 from tests.chaos.load import MODULE, Given, now_us
 from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
-from tests.faults.look import members, size
+from tests.support.server_state import members, size
 
 KEYS = keys_of(QUEUE)
 SMALL = Role(("-c", "4"))

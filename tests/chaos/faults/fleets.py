@@ -14,10 +14,10 @@ from tests.chaos.jobs import QUEUE
 from tests.chaos.load import Given, now_us, usual
 from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
-from tests.faults.eventually import eventually
-from tests.servers.cluster import cluster
-from tests.servers.nodes import Node
-from tests.servers.sentinel import sentinel
+from tests.support.cluster import cluster
+from tests.support.eventually import eventually
+from tests.support.nodes import Node
+from tests.support.sentinel import sentinel
 
 META = keys_of(QUEUE)["meta"]
 

@@ -22,7 +22,7 @@ from tests.chaos.faults.servers import ServerKilled
 from tests.chaos.faults.workers import Killed
 from tests.chaos.load import MODULE, Given, usual
 from tests.chaos.scene import Scene
-from tests.faults.eventually import eventually
+from tests.support.eventually import eventually
 
 AT_ONCE = 6
 """Jobs of the queue, over all workers."""

@@ -16,7 +16,7 @@ from tests.chaos.jobs import QUEUE
 from tests.chaos.load import MODULE, Given
 from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
-from tests.faults.eventually import PATIENCE
+from tests.support.eventually import PATIENCE
 
 
 class OnALine(Fault):

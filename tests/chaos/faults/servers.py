@@ -15,8 +15,8 @@ from tests.chaos.jobs import QUEUE
 from tests.chaos.load import now_us
 from tests.chaos.plan import Injection
 from tests.chaos.scene import Scene
-from tests.faults.eventually import eventually
-from tests.faults.legal import hold
+from tests.support.eventually import eventually
+from tests.support.invariants import hold
 
 
 class ServerKilled(Fault):

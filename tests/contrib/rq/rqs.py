@@ -12,7 +12,7 @@ import rq
 from rq.job import Job
 
 from bide.contrib.rq import DelayQueue, Timer
-from tests.faults.eventually import PATIENCE, eventually
+from tests.support.eventually import PATIENCE, eventually
 
 
 def like_rq(url: str) -> redis.Redis:

@@ -14,7 +14,7 @@ from bide.errors import UsageError
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue
 from tests.contrib.rq.rqs import at_work, burst, due_now, run
-from tests.faults.eventually import eventually
+from tests.support.eventually import eventually
 
 KEY = "shop:later"
 

@@ -17,7 +17,7 @@ from bide.contrib.rq import DelayQueue
 from bide.errors import BideError
 from tests.contrib.rq import jobs
 from tests.contrib.rq.rqs import at_work, burst, due, due_now, run, server_now
-from tests.faults.eventually import eventually
+from tests.support.eventually import eventually
 
 GATE = "rq:queue:delay_gate"
 

@@ -14,7 +14,7 @@ from bide.contrib.rq.timer import Mover
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue
 from tests.contrib.rq.rqs import burst, like_rq
-from tests.faults.proxy import Proxy
+from tests.support.proxy import Proxy
 
 
 @pytest.mark.parametrize("options", [{}, {"unique": True}])

@@ -22,9 +22,9 @@ from bide.contrib.rq_sets import look
 from bide.embedded import Server
 from tests.contrib.rq import jobs
 from tests.contrib.rq.rqs import at_work, burst, like_rq, run, server_now
-from tests.faults.eventually import eventually
-from tests.integration.console import bide as command
-from tests.integration.console import said
+from tests.support.console import bide as command
+from tests.support.console import said
+from tests.support.eventually import eventually
 
 
 def records(connection: redis.Redis) -> list[bytes]:

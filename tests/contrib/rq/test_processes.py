@@ -20,7 +20,7 @@ from bide.contrib.rq import DelayQueue, Timer
 from bide.embedded import Server
 from tests.contrib.rq import jobs
 from tests.contrib.rq.rqs import burst, due_now, hearing
-from tests.faults.eventually import eventually
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from bide.contrib.rq import DelayQueue
 from bide.embedded import Server
 from tests.contrib.rq import jobs
 from tests.contrib.rq.rqs import at_work, hearing
-from tests.faults.eventually import eventually
+from tests.support.eventually import eventually
 
 
 def port_of(server: Server) -> int:

@@ -20,7 +20,7 @@ from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue, old_timers
 from tests.contrib.rq.rqs import at_work, burst, due_now, run, server_now
 from tests.contrib.rq.test_timer import calls
-from tests.faults.eventually import eventually
+from tests.support.eventually import eventually
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from bide.embedded import Server
 from bide.errors import BideError, ServerRefused, ServerUnavailable, UsageError
 from tests.contrib.rq import jobs
 from tests.contrib.rq.rqs import at_work, burst, due, hearing, like_rq, run, server_now
-from tests.faults.eventually import eventually
+from tests.support.eventually import eventually
 
 
 def calls(connection: redis.Redis) -> int:

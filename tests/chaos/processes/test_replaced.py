@@ -1,0 +1,112 @@
+"""Children and nurseries that are replaced: one child a slot, none missing, and none for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from bide import State
+from bide.worker.executors.processes import LOOK_EVERY
+from bide.worker.processes import ipc, pool
+from tests.chaos.processes import hostile
+from tests.chaos.processes.test_killed import children, pool_of, spares
+from tests.support.stand import PROCESS, Stand
+from tests.support.workers import eventually
+
+pytestmark = pytest.mark.slow
+
+
+def successor(worker: Any, child: int) -> int:
+    """The child that waits for jobs in the place of one that was there."""
+    (slot,) = pool_of(worker).slots
+    eventually(lambda: slot.pid != child and slot.is_free)
+    pid: int = slot.pid
+    return pid
+
+
+def of_nursery(worker: Any) -> list[int]:
+    """All that a nursery has forked, but those in advance."""
+    with open(f"/proc/{(pid := pool_of(worker)._fork_server.pid)}/task/{pid}/children") as file:
+        return sorted({int(child) for child in file.read().split()} - {*spares(worker)})
+
+
+def test_a_nursery_makes_one_child_a_slot_however_often_it_is_told(stand: Stand) -> None:
+    with stand.at_work(concurrency=1) as worker:
+        (child,) = children(worker)
+        for _ in range(3):
+            worker._event_loop.call_soon_threadsafe(pool_of(worker)._fork_server.spawn, 0)  # type: ignore[union-attr]
+        # That it has read: the child that comes now was asked for behind them.
+        worker._event_loop.call_soon_threadsafe(os.kill, child, signal.SIGKILL)  # type: ignore[union-attr]
+        assert [successor(worker, child)] == of_nursery(worker)
+
+
+def test_a_child_that_is_slow_to_end_holds_up_nobody_and_is_killed(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = {"max_jobs": 1} if stand.executor == "process" else {}
+    with stand.at_work(concurrency=1, **limit):
+        job = stand.queue.enqueue(hostile.end_slowly)
+        after = stand.queue.enqueue(hostile.ran)
+        assert job.wait(60) == "ended"
+        assert after.wait(60) == "ran"
+        (note,) = stand.notes("begun", job.id)
+        eventually(lambda: not os.path.exists(f"/proc/{note.pid}"))
+    assert "to close" not in caplog.text, "its place was waited for"
+
+
+@PROCESS
+def test_a_nursery_that_dies_again_and_again(stand: Stand) -> None:
+    with stand.at_work(concurrency=1) as worker:
+        (slot,) = pool_of(worker).slots
+        (child,) = children(worker)
+        for _ in range(4):
+            assert slot.spawning is None, "another child would come"
+            assert of_nursery(worker) == [child]
+            os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
+            child = successor(worker, child)
+        assert slot.failures > 2, "it did not come at once any more"
+        assert of_nursery(worker) == [child]
+
+
+@PROCESS
+def test_a_nursery_that_cannot_be_told_what_it_needs_is_tried_again(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[bytes] = []
+
+    def fail(line: Any, message: bytes) -> None:
+        tries.append(message)
+        if len(tries) <= 2:
+            raise OSError(errno.EMFILE, "no descriptor for a large message")
+        ipc.send(line, message)
+
+    with stand.at_work() as worker:
+        children(worker)
+        monkeypatch.setattr(pool, "send", fail)
+        os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
+        eventually(lambda: len(tries) > 2)
+        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
+
+
+@PROCESS
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("task", [hostile.asked_again, hostile.asked_again_async])
+def test_a_job_hears_once_that_it_is_to_end(stand: Stand, task: Any) -> None:
+    """Though its child is told at each look."""
+    with stand.at_work(concurrency=1) as worker:
+        (child,) = children(worker)
+        job = stand.queue.enqueue(task)
+        stand.wait("begun")
+        job.cancel()
+        stand.wait("asked")
+        since = time.monotonic()
+        eventually(lambda: time.monotonic() - since > 4 * LOOK_EVERY)
+        stand.open("asked")
+        eventually(lambda: job.refresh().status == State.CANCELLED)
+        assert children(worker) == [child], "it was not killed"
+    assert len(stand.notes("asked")) == len(stand.notes("tidied")) == 1

@@ -1,0 +1,311 @@
+"""`bide dev`: what it starts, what it replaces, what it keeps, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from bide import Queue
+from bide.cli.dev.run import DevProcess
+from bide.views.site import Site
+from tests.support.console import bide, environment, error_of
+from tests.support.serving import Page
+
+pytestmark = pytest.mark.slow
+
+APP = """
+from bide import Queue
+
+queue = Queue("letters")
+
+@queue.task
+def hello(name: str) -> None:
+    print(f"hello {name}")
+"""
+PATIENCE = 30.0
+
+
+class Running:
+    """A `bide dev`, and what it says."""
+
+    def __init__(self, home: Path, *args: str, **more: str) -> None:
+        self.home = home
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bide", "dev", *args],
+            cwd=home,
+            env=environment(
+                None, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", **more
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.said: list[str] = []
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
+
+    def wait_for(self, pattern: str) -> str:
+        """The next line in which it says this."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0, until - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no {pattern!r} in:\n{''.join(self.said)}") from None
+            self.said.append(line)
+            if re.search(pattern, line):
+                return line
+
+    @property
+    def url(self) -> str:
+        """Where its server is, as it has said by now."""
+        found = re.search(r"export BIDE_URL='(.*)'", "".join(self.said))
+        assert found is not None
+        return found[1]
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)  # at the end of the pipe, nobody can write to it any more
+        assert not self._reader.is_alive()
+        return code
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started = []
+
+    def start(*args: str, home: Path = tmp_path, **more: str) -> Running:
+        started.append(Running(home, *args, **more))
+        return started[-1]
+
+    yield start
+    for running in started:
+        if running.process.poll() is None:
+            running.stop()
+
+
+def below(pid: int) -> set[int]:
+    """The processes that descend from one."""
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            stat = Path(f"/proc/{name}/stat").read_text()
+        except OSError:
+            continue
+        parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    front = {pid}
+    while front := {child for child, parent in parents.items() if parent in front} - found:
+        found |= front
+    return found
+
+
+def gone(pids: set[int]) -> bool:
+    until = time.monotonic() + PATIENCE
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_the_page_s_five_lines_and_one_command(tmp_path: Path, start: Start) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/develop.md").read_text("utf-8")
+    code, command = re.findall(r"```(?:python|console)\n(.*?)```", page, re.S)
+    (tmp_path / "app.py").write_text(code)
+    program, verb, *args = shlex.split(command.splitlines()[0].removeprefix("$ "))
+    assert [program, verb] == ["bide", "dev"]
+    assert len([line for line in code.splitlines() if line and line[0] != "#"]) == 5
+    start(*args).wait_for("^hello world$")
+
+
+def test_the_worker_follows_the_source(tmp_path: Path, start: Start) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(APP)
+    dev = start("app.py")
+    dev.wait_for("embedded: not for production")
+    dev.wait_for("serves letters")
+    letters = Queue("letters", url=dev.url)
+    letters.enqueue("app:hello", "ann", delay=0.2)
+    dev.wait_for("^hello ann$")
+
+    app.write_text(APP.replace("hello {name}", "good morning, {name}"))
+    dev.wait_for("app.py changed")
+    dev.wait_for("serves letters")
+    letters.enqueue("app:hello", "bob")
+    dev.wait_for("^good morning, bob$")
+
+    app.write_text(APP + "\n\n)\n")
+    dev.wait_for(r"app\.py\", line 11")
+    dev.wait_for("SyntaxError")
+    dev.wait_for("no worker runs")
+    assert Site(dev.url, None).workers() == []
+    waiting = letters.enqueue("app:hello", "eve")
+    assert waiting.status == "waiting"
+
+    app.write_text(APP.replace("hello {name}", "welcome back, {name}"))
+    dev.wait_for("^welcome back, eve$")
+
+    processes = below(dev.process.pid)
+    assert len(processes) >= 5, "server, watcher, worker, page, watcher"
+    letters.close()
+    assert dev.stop() == 0
+    assert gone(processes)
+    assert not (tmp_path / ".bide" / "server.sock").exists()
+    assert "importlib" not in "".join(dev.said)
+
+
+def test_the_page_is_beside_it_and_ends_with_it(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    dev = start("app.py")
+    said = dev.wait_for("the page is at ")
+    port = int(re.findall(r"http://127.0.0.1:(\d+)/", said)[0])
+    dev.wait_for("serves letters")
+    with closing(Queue("letters", url=dev.url)) as letters:
+        letters.enqueue("app:hello", "ann", delay=3600)
+    page = Page(port)
+    assert "letters" in page.get("/queues").text
+    assert page.post(verb="pause", q="letters").status == 303, "whoever develops may change things"
+    with socket.create_connection(("127.0.0.1", port)) as watching:  # a browser that stays
+        watching.sendall(b"GET /api/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        assert watching.recv(15) == b"HTTP/1.1 200 OK"
+        processes = below(dev.process.pid)
+        assert dev.stop() == 0
+    assert gone(processes)
+    with pytest.raises(ConnectionError):
+        page.get("/queues")
+
+
+def test_without_what_the_page_needs_it_says_how_to_get_it(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "sitecustomize.py").write_text("import sys\nsys.modules['uvicorn'] = None\n")
+    dev = start("app.py", PYTHONPATH=str(bare))
+    assert dev.wait_for("for a page") == (
+        "bide dev: for a page of what is due: pip install 'bide[web]'\n"
+    )
+    dev.wait_for("serves letters")
+    assert dev.stop() == 0
+
+
+def test_its_data_stay(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    dev = start("app.py")
+    dev.wait_for("serves letters")
+    with closing(Queue("letters", url=dev.url)) as letters:
+        letters.enqueue("app:hello", "ann", delay=0.5)
+        letters.enqueue("app:hello", "bob", delay=3600, job_id="bob")
+    assert dev.stop(signal.SIGHUP) == 0
+
+    again = start("app.py")
+    again.wait_for("^hello ann$")
+    with closing(Queue("letters", url=again.url)) as letters:
+        assert letters.fetch("bob").status == "delayed"
+
+
+def test_a_second_one_says_that_there_is_one(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    dev = start("app.py")
+    dev.wait_for("serves letters")
+    said = error_of(bide(tmp_path, "dev", "app.py"))
+    assert f"runs in this directory (process {dev.process.pid})" in said
+
+
+def test_nothing_outlives_it_even_when_it_is_killed(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "beside.py").write_text(
+        "import os, time\nprint('beside on', os.environ['BIDE_URL'])\ntime.sleep(600)\n"
+    )
+    dev = start("app.py", "--", sys.executable, "beside.py")
+    dev.wait_for("beside on unix://")
+    dev.wait_for("serves letters")
+    processes = below(dev.process.pid)
+    assert len(processes) >= 7, "server, watcher, worker, page, watcher, program, watcher"
+    try:
+        assert dev.stop(signal.SIGKILL) == -signal.SIGKILL
+        assert gone(processes)
+    finally:
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_what_does_not_want_to_end_is_killed_where_dev_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.cli.dev.run.SPARE", 0.5)
+    stubborn = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.write(1, b'!')\nsignal.pause()\n"
+    )
+
+    async def main() -> int:
+        part = await DevProcess.start(
+            "stubborn",
+            [sys.executable, "-c", stubborn],
+            0.5,
+            environment={},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            part.watch()
+            output, watcher = part._process.stdout, part._watcher
+            assert output is not None
+            assert watcher is not None
+            assert await output.read(1) == b"!"
+            watcher.communicate()  # its line ends, as it does when `dev` is killed
+            return await part.ended()
+        finally:
+            part.bury()
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == -signal.SIGKILL
+
+
+def test_a_worker_that_dies_at_work_is_replaced(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP + "\n@queue.task\ndef die() -> None:\n    os._exit(3)\n")
+    with (tmp_path / "app.py").open("a") as file:
+        file.write("\nimport os\n")
+    dev = start("app.py", "--", "no-such-program")
+    dev.wait_for("no-such-program cannot be started")
+    dev.wait_for("serves letters")
+    with closing(Queue("letters", url=dev.url)) as letters:
+        letters.enqueue("app:die", retention=0, on_crash="fail")
+        dev.wait_for(r"the worker has ended \(exit code 3\); another starts")
+        dev.wait_for("serves letters")
+        letters.enqueue("app:hello", "ann")
+        dev.wait_for("^hello ann$")
+
+
+def test_a_queue_with_a_server_of_its_own_is_told(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP.replace('"letters"', '"letters", url="redis://elsewhere"'))
+    dev = start("app.py")
+    dev.wait_for(r"jobs of app:hello go to redis://elsewhere \(queue letters\)")

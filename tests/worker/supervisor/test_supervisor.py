@@ -1,0 +1,312 @@
+"""Several workers as one unit: `bide worker -w N`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bide import Queue
+from tests.support.console import bide
+from tests.support.workers import eventually
+from tests.worker.supervisor.unit import children, started, state, stopped
+
+pytestmark = pytest.mark.slow
+
+SERVES = r"worker (\S+) serves"
+
+
+@pytest.fixture
+def queue(one_url: str) -> Iterator[Queue]:
+    queue = Queue("work", url=one_url)
+    yield queue
+    queue.close()
+
+
+def test_so_many_workers_run_jobs_and_stop_when_these_have_ended(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "-c", "1") as unit:
+        unit.logged(SERVES, 2)
+        jobs = [queue.enqueue("shop:slow", 30, name) for name in ("a", "b")]
+        unit.saw("a")
+        unit.saw("b")
+        unit.signal(signal.SIGTERM)
+        unit.logged("stops: 1 jobs may finish", 2)
+        unit.open_gate()
+        assert unit.wait() == 0
+    pids = {job.refresh().result for job in jobs}
+    assert len(pids) == 2
+    assert unit.process.pid not in pids
+
+
+@pytest.mark.parametrize("executor", ["auto", "process", "fork"])
+def test_every_executor_stops_and_leaves_nothing(
+    tmp_path: Path, one_url: str, queue: Queue, executor: str
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "-x", executor) as unit:
+        unit.logged(SERVES, 2)
+        jobs = [queue.enqueue("shop:pid") for _ in range(20)]
+        for job in jobs:
+            job.wait(30)
+        unit.signal(signal.SIGINT)
+        assert unit.wait() == 0
+
+
+def test_a_worker_that_dies_is_started_again_and_its_jobs_come_back(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "--lease", "1s") as unit:
+        unit.logged(SERVES, 2)
+        job = queue.enqueue("shop:slow", 30)
+        unit.saw("slow")
+        before = unit.members()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        unit.logged(r"died \(SIGKILL\)", 2)
+        unit.logged(SERVES, 4)
+        unit.open_gate()
+        assert job.wait(30) not in before
+        assert len(set(unit.members()) - set(before)) == 2
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.parametrize("code", [0, 2, 75])
+def test_the_exit_code_that_a_job_chooses_says_nothing(
+    tmp_path: Path, one_url: str, queue: Queue, code: int
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "--lease", "1s") as unit:
+        unit.logged(SERVES, 2)
+        queue.enqueue("shop:leave", code, on_crash="fail")
+        unit.logged(rf"died \(exit code {code}\)")
+        unit.logged(SERVES, 3)
+        assert len(unit.members()) == 2
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "exit"])
+def test_what_a_job_left_on_the_event_loop_does_not_end_it(
+    tmp_path: Path, one_url: str, queue: Queue, how: str
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
+        queue.enqueue("shop:leave_behind", how).wait(30)
+        queue.enqueue("shop:pid").wait(30)
+        unit.logged("something that a job started would end the worker")
+        assert "died" not in unit.log
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+def test_one_that_somebody_else_has_stopped_is_replaced(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2") as unit:
+        unit.logged(SERVES, 2)
+        os.kill(unit.members()[0], signal.SIGTERM)
+        unit.logged(SERVES, 3)
+        bide(tmp_path, "workers", "stop", queue.workers()[0].name, url=one_url)
+        unit.logged("has ended; 1 go on")
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+def test_one_that_a_nameless_signal_ended_is_started_again(tmp_path: Path, one_url: str) -> None:
+    with started(tmp_path, one_url, "-w", "1") as unit:
+        unit.logged(SERVES)
+        os.kill(unit.members()[0], signal.SIGRTMIN + 1)
+        unit.logged(r"died \(signal 35\)")
+        unit.logged(SERVES, 2)
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+def test_a_plan_that_could_be_meant_once_is_tried_again(tmp_path: Path, one_url: str) -> None:
+    """Amid a deployment a module is broken for a moment; the others go on."""
+    with started(tmp_path, one_url, "-w", "2") as unit:
+        unit.logged(SERVES, 2)
+        first, second = unit.members()
+        (tmp_path / "shop.py").rename(tmp_path / "gone.py")
+        os.kill(first, signal.SIGKILL)
+        unit.logged(r"died \(exit code 2\)")
+        assert second in unit.members()
+        (tmp_path / "gone.py").rename(tmp_path / "shop.py")
+        unit.logged(SERVES, 3)
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_modules_named_like_pythons_own_are_left_alone(
+    tmp_path: Path, one_url: str, queue: Queue, executor: str
+) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit('not what Python imports')\n")
+    with started(tmp_path, one_url, "-q", "work", "-w", "1", "-x", executor) as unit:
+        unit.logged(SERVES)
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_one_that_has_not_begun_stops_at_once(tmp_path: Path, one_url: str, executor: str) -> None:
+    (tmp_path / "hangs.py").write_text(
+        "import asyncio, pathlib, bide\n"
+        "@bide.resource\n"
+        "async def database():\n"
+        "    pathlib.Path('opening').touch()\n"
+        "    await asyncio.sleep(1000)\n"
+        "    yield 1\n"
+    )
+    with started(tmp_path, one_url, "hangs", "-w", "1", "-x", executor) as unit:
+        eventually((tmp_path / "opening").exists)
+        unit.signal(signal.SIGTERM)
+        unit.logged("stopped before it had begun")
+        assert unit.wait() == 0
+
+
+def test_one_that_dies_again_and_again_is_started_at_growing_intervals(
+    tmp_path: Path, one_url: str
+) -> None:
+    (tmp_path / "fatal.py").write_text("import os\nos._exit(7)\n")
+    with started(tmp_path, one_url, "fatal", "-w", "2") as unit:
+        unit.logged(r"died \(exit code 7\)", 4)
+        assert "serves" not in unit.log  # the second waits for the first to begin
+        assert len(unit.members()) <= 1
+        unit.signal(signal.SIGTERM)
+        unit.wait()
+
+
+def test_a_plan_that_cannot_be_meant_ends_it_with_one_sentence(
+    tmp_path: Path, one_url: str
+) -> None:
+    with started(tmp_path, one_url, "nowhere", "-w", "3") as unit:
+        assert unit.wait() == 2
+    errors = [line for line in unit.log.splitlines() if line.startswith("Error")]
+    assert len(errors) == 1
+    assert "'nowhere' cannot be imported" in errors[0]
+
+
+def test_the_second_signal_gives_jobs_back(tmp_path: Path, one_url: str, queue: Queue) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "-x", "process") as unit:
+        unit.logged(SERVES, 2)
+        job = queue.enqueue("shop:slow", 60)
+        unit.saw("slow")
+        unit.signal(signal.SIGTERM)
+        unit.logged("1 jobs may finish")
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+    assert job.refresh().status == "waiting"
+    assert job.attempt == 0
+
+
+def test_the_third_kills_what_does_not_answer(tmp_path: Path, one_url: str) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "-x", "process") as unit:
+        unit.logged(SERVES, 2)
+        for pid in unit.members():
+            os.kill(pid, signal.SIGSTOP)
+            eventually(partial(stopped, pid))
+        for answer in ("stops 2 workers", "another signal kills", "is killed"):
+            unit.signal(signal.SIGTERM)
+            unit.logged(answer)
+        assert unit.wait() == 1
+        assert "does not stop, and is killed" in unit.log
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_nothing_outlives_a_supervisor_that_is_killed(
+    tmp_path: Path, one_url: str, queue: Queue, executor: str
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "-x", executor) as unit:
+        unit.logged(SERVES, 2)
+        job = queue.enqueue("shop:slow", 60)
+        unit.saw("slow")
+        unit.signal(signal.SIGKILL)
+        unit.logged("may finish", 2)
+        unit.open_gate()
+        unit.wait()
+    assert job.refresh().status == "completed"
+
+
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_what_a_job_left_behind_ends_with_it(
+    tmp_path: Path, one_url: str, queue: Queue, executor: str
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "1", "-x", executor, "-c", "1") as unit:
+        job = queue.enqueue("shop:leave_daemon", str(tmp_path / "daemon"))
+        job.wait(30)
+        daemon = int((tmp_path / "daemon").read_text())
+        assert state(daemon) == "S"
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+        assert state(daemon) in ("", "Z")
+
+
+def test_a_thread_that_a_job_left_behind_keeps_no_worker_from_ending(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
+        queue.enqueue("shop:leave_thread").wait(30)
+        unit.signal(signal.SIGTERM)
+        unit.logged("ends though threads still run: left-by-a-job")
+        assert unit.wait() == 0
+
+
+def test_orphans_that_end_are_reaped(tmp_path: Path, one_url: str, queue: Queue) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
+        queue.enqueue("shop:leave_daemon", str(tmp_path / "daemon")).wait(30)
+        daemon = int((tmp_path / "daemon").read_text())
+        eventually(lambda: daemon in children(unit.process.pid))
+        os.kill(daemon, signal.SIGKILL)
+        eventually(lambda: daemon not in children(unit.process.pid))
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+def test_a_worker_that_had_enough_jobs_is_replaced(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    jobs = [queue.enqueue("shop:pid") for _ in range(30)]
+    with started(tmp_path, one_url, "-q", "work", "-w", "1", "--max-jobs", "10") as unit:
+        pids = [job.wait(60) for job in jobs]
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [10, 10, 10]
+    assert "died" not in unit.log
+
+
+def test_a_burst_ends_when_all_have_ended(tmp_path: Path, one_url: str, queue: Queue) -> None:
+    jobs = [queue.enqueue("shop:pid") for _ in range(30)]
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "--burst") as unit:
+        assert unit.wait() == 0
+    assert {job.refresh().status for job in jobs} == {"completed"}
+
+
+def test_so_does_one_that_has_nothing_to_do(tmp_path: Path, one_url: str, queue: Queue) -> None:
+    with started(tmp_path, one_url, "-q", "work", "-w", "2", "--max-idle", "200ms") as unit:
+        assert unit.wait() == 0
+    assert unit.log.count("had nothing to do for 0.2 s") == 2
+
+
+def test_titles_say_what_each_is(tmp_path: Path, one_url: str, queue: Queue) -> None:
+    def titles(pids: list[int]) -> list[str]:
+        texts = [Path("/proc", str(pid), "cmdline").read_text("utf-8") for pid in pids]
+        return [text.rstrip("\0").replace("\0", " ") for text in texts]
+
+    with started(tmp_path, one_url, "-q", "work", "-w", "1", "-x", "process", "-c", "1") as unit:
+        job = queue.enqueue("shop:slow", 60)
+        unit.saw("slow")
+        (member,) = unit.members()
+        (nursery,) = children(member)
+        assert titles([unit.process.pid]) == ["bide supervisor work"]
+        assert titles([nursery])[0].startswith("bide fork server of ")
+        assert titles(children(nursery)) == [f"bide child: shop:slow (job {job.id})"]
+        eventually(lambda: titles([member]) == ["bide worker work: shop:slow"])
+        unit.open_gate()
+        eventually(lambda: titles(children(nursery)) == ["bide child: idle"])
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0

@@ -1,0 +1,126 @@
+"""Tracebacks of failed jobs, stored and logged: they begin in the application's code."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bide import Middleware, Queue, UsageError
+from bide.model.context import CurrentJob
+from bide.model.durations import to_us
+from bide.worker.run.outcome import begin_in_application
+from tests.support import jobs, surface
+from tests.support.workers import burst
+
+pytestmark = pytest.mark.slow
+
+FAIL = [jobs.fail, jobs.fail_async]
+"""A plain function and a coroutine function."""
+
+
+def functions(text: str) -> list[str]:
+    """The functions that a traceback goes through, or several tracebacks one after the other."""
+    return re.findall(r'^ +File ".*", line \d+, in (\w+)$', text, re.MULTILINE)
+
+
+def stored(queue: Queue, task: Callable[..., Any]) -> str:
+    """What is stored of a job that fails."""
+    job = queue.enqueue(task, "no")
+    burst(queue)
+    error = job.refresh().error
+    assert error is not None
+    return error.traceback
+
+
+@pytest.fixture
+def using(monkeypatch: pytest.MonkeyPatch) -> list[Middleware]:
+    """The middlewares in use."""
+    used: list[Middleware] = []
+    monkeypatch.setattr(importlib.import_module("bide.tasks.middleware"), "_used", used)
+    return used
+
+
+@pytest.mark.parametrize("task", FAIL)
+def test_what_is_stored_and_what_is_logged_begin_in_the_task(
+    queue: Queue, caplog: pytest.LogCaptureFixture, task: Callable[..., Any]
+) -> None:
+    assert functions(stored(queue, task)) == [task.__name__]
+    (record,) = (record for record in caplog.records if record.exc_info)
+    assert functions(logging.Formatter().format(record)) == [task.__name__]
+
+
+class Translates(Middleware):
+    """Has an error become another."""
+
+    def __init__(self, around: Any) -> None:
+        self._around = around
+
+    def running(self, job: CurrentJob) -> Any:
+        return self._around()
+
+
+class Around:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException, trace: object) -> None:
+        raise LookupError("not found") from error
+
+
+class AroundAsync:
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, kind: object, error: BaseException, trace: object) -> None:
+        raise LookupError("not found") from error
+
+
+@pytest.mark.parametrize("task", FAIL)
+@pytest.mark.parametrize(("around", "name"), [(Around, "__exit__"), (AroundAsync, "__aexit__")])
+def test_a_middlewares_frames_stay_and_a_cause_begins_in_the_task(
+    queue: Queue, using: list[Middleware], task: Callable[..., Any], around: Any, name: str
+) -> None:
+    using.append(Translates(around))
+    cause, _, error = stored(queue, task).partition("direct cause")
+    assert functions(cause) == [task.__name__]
+    assert functions(error) == [name]
+
+
+class Refuses(Middleware):
+    """Lets no job begin."""
+
+    def running(self, job: CurrentJob) -> Any:
+        raise LookupError("no")
+
+
+@pytest.mark.parametrize("task", FAIL)
+def test_where_a_middleware_raises_it_begins_there(
+    queue: Queue, using: list[Middleware], task: Callable[..., Any]
+) -> None:
+    using.append(Refuses())
+    assert functions(stored(queue, task)) == ["running"]
+
+
+@pytest.mark.parametrize("task", [jobs.add, jobs.add_async])
+def test_that_of_a_callback_begins_in_the_callback(
+    queue: Queue, caplog: pytest.LogCaptureFixture, task: Callable[..., Any]
+) -> None:
+    queue.enqueue_call(task, (1,), on_success=surface.told_badly)
+    burst(queue)
+    (record,) = (record for record in caplog.records if record.exc_info)
+    assert functions(logging.Formatter().format(record))[0] == "told_badly"
+
+
+def test_where_no_frame_is_the_applications_all_stay() -> None:
+    """It shows a defect of bide."""
+    with pytest.raises(UsageError) as raised:
+        to_us(object())  # type: ignore[arg-type]
+    error, trace = raised.value, raised.value.__traceback__
+    assert trace is not None
+    assert trace.tb_next is not None
+    BaseException.with_traceback(error, trace.tb_next)
+    begin_in_application(error)
+    assert error.__traceback__ is trace.tb_next
