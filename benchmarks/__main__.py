@@ -31,6 +31,7 @@ MORE = (
     "limits",
     "flood",
     "faults",
+    "imports",
     "web",
 )
 """What is measured by name: bide alone, and what takes long."""

@@ -1,5 +1,8 @@
 """bide: a task queue on Valkey/Redis in which delay comes first. Jobs run on time."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from bide.errors import (
     AccessDenied,
     BadSignature,
@@ -50,22 +53,38 @@ from bide.queue import (
     Schedules,
     Task,
 )
-from bide.queue.delay import (
-    AsyncDelayQueue,
-    AsyncItem,
-    AsyncItems,
-    DelayQueue,
-    Item,
-    ItemInfo,
-    Items,
-    PushResult,
-)
 from bide.queue.dependencies import chain, fan_in
 from bide.queue.explain import Reason
 from bide.tasks.middleware import FailedAttempt, Middleware, add_middleware
 from bide.tasks.resources import Resource, resource
 from bide.version import VERSION as __version__
-from bide.worker import Worker
+
+if TYPE_CHECKING:
+    from bide.queue.delay import (
+        AsyncDelayQueue,
+        AsyncItem,
+        AsyncItems,
+        DelayQueue,
+        Item,
+        ItemInfo,
+        Items,
+        PushResult,
+    )
+    from bide.worker import Worker
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import what a program that only enqueues does not need, when it is first used."""
+        package = "bide.worker" if name == "Worker" else "bide.queue.delay"
+        value = getattr(import_module(package), name, None) if name in __all__ else None
+        if value is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "AccessDenied",

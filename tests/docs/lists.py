@@ -10,7 +10,6 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from types import ModuleType
 from typing import Any, Final, get_args
@@ -203,8 +202,8 @@ JOB_OPTIONS: Final = frozenset(bide.Options.__annotations__) | {*bide.TaskOption
 
 def settings() -> set[str]:
     """The keys of `[tool.bide]` and `[tool.bide.worker]`."""
-    held = (*fields(config.Settings), *fields(config.WorkerSettings))
-    return {field.name.replace("_", "-") for field in held} - {"file"}
+    held = (*config.Settings.__struct_fields__, *config.WorkerSettings.__struct_fields__)
+    return {name.replace("_", "-") for name in held} - {"file"}
 
 
 @cache

@@ -11,7 +11,6 @@ without end. Workers load the scripts that viewers call.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, get_args
 
@@ -218,6 +217,8 @@ def missing(said: str, command: Command[Any] | None, clock: str) -> str:
     words = ["bide", "acl", *(roles if len(roles) < len(ROLES) else [])]
     words += ["-q", queue] if queue else []
     words += ["--prefix", prefix] if prefix != PREFIX else []
+    import shlex  # only for this error
+
     return f"its user lacks {lacks}; `{shlex.join(words)}` prints the rights that this needs"
 
 

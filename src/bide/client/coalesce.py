@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -135,12 +134,12 @@ class PerLoop(Generic[T]):
         return taken
 
 
-@dataclass
 class _Read(Generic[T]):
-    began: float
-    task: asyncio.Task[T]
-    until: float
-    """When it stops being recent, once it has ended."""
+    def __init__(self, began: float, task: asyncio.Task[T], until: float) -> None:
+        self.began = began
+        self.task = task
+        self.until = until
+        """When it stops being recent, once it has ended."""
 
 
 class ReadThroughCache(Generic[T]):

@@ -23,13 +23,13 @@ from __future__ import annotations
 import os
 import stat
 import threading
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from bide.errors import UsageError
 from bide.model.durations import to_bytes, to_us
@@ -49,8 +49,7 @@ VARIABLES: Final[dict[str, str]] = {
 """The environment variables that bide reads, with their meanings."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerSettings(msgspec.Struct, frozen=True):
     """`[tool.bide.worker]`: the defaults of `bide worker`."""
 
     modules: tuple[str, ...] = ()
@@ -68,16 +67,19 @@ class WorkerSettings:
     grace: int | float | str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The settings of the environment and the file; None or empty if neither has a value."""
 
-    url: str | None = field(default=None, repr=False)  # it may have a password
+    url: str | None = None
     prefix: str | None = None
     log_format: str | None = None
-    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    worker: WorkerSettings = WorkerSettings()
     file: Path | None = None
     """The pyproject.toml that was read."""
+
+    def __repr__(self) -> str:
+        """Leave out the URL, which may have a password."""
+        return f"Settings(prefix={self.prefix!r}, worker={self.worker!r}, file={self.file!r})"
 
 
 def settings() -> Settings:
@@ -234,6 +236,8 @@ def _planted(file: Path) -> bool:
 
 
 def _read(file: Path) -> Settings:
+    import tomllib  # only where there is a file
+
     try:
         content = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:

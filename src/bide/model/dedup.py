@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
@@ -44,8 +43,7 @@ _LOOSE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Unique:
+class Unique(msgspec.Struct, frozen=True):
     """While a job holds the key, others with the same key are not added.
 
     Args:
@@ -77,8 +75,7 @@ class Unique:
         return f"u{_WAYS[self.on_conflict]},{to_us(self.until, 'until')}"
 
 
-@dataclass(frozen=True)
-class Debounce:
+class Debounce(msgspec.Struct, frozen=True):
     """One job that waits until there was no call for a while; see `debounce`."""
 
     quiet: Duration
@@ -95,8 +92,7 @@ class Debounce:
         return "d{},{}".format(*_quiet_us(self.quiet, self.max_wait))
 
 
-@dataclass(frozen=True)
-class Throttle:
+class Throttle(msgspec.Struct, frozen=True):
     """A maximum of jobs per period, and a trailing job for further calls; see `throttle`."""
 
     rate: str
@@ -126,8 +122,7 @@ class Throttle:
         return "t{},{}".format(*self._read())
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """One job for the items of many calls; see `batch`."""
 
     quiet: Duration

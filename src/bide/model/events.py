@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -33,8 +31,7 @@ _ERROR: Final = re.compile(rf'\{{"type":{_JSON_TEXT}(?:","message":{_JSON_TEXT})
 _PROGRESS: Final = re.compile(rf"\[([0-9.eE+-]+),{_JSON_TEXT}")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """Something that happened in a queue."""
 
     id: str
@@ -133,6 +130,8 @@ def check_kinds(kinds: str | Iterable[str] | None) -> frozenset[str] | None:
     found = frozenset([kinds] if isinstance(kinds, str) else kinds)
     for kind in sorted(found, key=str):
         if kind not in EVENTS:
+            from difflib import get_close_matches  # only for this error
+
             near = get_close_matches(str(kind), EVENTS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(EVENTS)}."
             raise UsageError(f"There is no event {kind!r}; {hint}")

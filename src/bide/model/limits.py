@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from bide.errors import UsageError
 from bide.model.durations import LONGEST_US, SECOND_US, Duration, from_us, to_bytes, to_us
@@ -156,8 +157,11 @@ MOST_KEPT: Final = 1_000_000
 """Maximum finished jobs of one state that a queue keeps."""
 
 
-@dataclass(frozen=True)
-class Retention:
+RESULT_BYTES: Final = 100_000_000
+"""Default maximum bytes of results that a queue keeps."""
+
+
+class Retention(msgspec.Struct, frozen=True):
     """How long a queue keeps finished jobs, set with `queue.configure(retention=...)`.
 
     Jobs that finished in the last 15 s are always kept, so that a call that is retried after a lost
@@ -172,7 +176,7 @@ class Retention:
     """How long cancelled jobs are kept."""
     count: int = 10_000
     """Maximum number of jobs that are kept in each state."""
-    results: int | str = 100_000_000
+    results: int | str = RESULT_BYTES
     """Maximum bytes of results that the queue keeps, or text such as `"1GB"`.
 
     If a new result does not fit, the server drops the oldest results. The jobs stay; reading a
@@ -203,7 +207,7 @@ class Retention:
     def read(cls, text: bytes | None, results: bytes | None = None) -> Retention:
         """Read the queue's settings; the default if nothing readable was set."""
         found = _STORED.fullmatch(text or b"")
-        kept = int(results) if results and results.isdigit() else cls.results
+        kept = int(results) if results and results.isdigit() else RESULT_BYTES
         if not found:
             return cls(results=kept)
         count, completed, _, failed, _, cancelled = map(int, found[0].split())

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Final
+
+import msgspec
 
 from bide.protocol.keys import GLOBAL, LAYOUT, SCHEMA
 
@@ -63,8 +64,7 @@ takes as long as several commands, and most calls need few of them.
 """
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(msgspec.Struct, frozen=True):
     """A script as it is sent: its text, its SHA-1, and the contract read from its header."""
 
     name: str

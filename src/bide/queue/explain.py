@@ -6,7 +6,6 @@ result.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
@@ -118,6 +117,8 @@ def _group(read: Read) -> Iterator[Reason]:
         return
     before = f"{turn.before:,} of them are before it"
     if turn.paused:
+        import shlex  # only here
+
         resume = shlex.join(["bide", "queues", "resume", read.queue, "--group", name])
         yield Reason("group_paused", f"its group {name} is paused; `{resume}` ends that")
     elif read.job.state == State.DELAYED:
