@@ -31,26 +31,26 @@ endif
 
 .PHONY: help demo test slow test-all everywhere oldest check format docs fuzz mutants bench chaos clean
 
-help:  ## Say what there is to make
+help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/has-embedded  ## See it run, on a server of its own
+demo: $(VENV)/has-embedded  ## Run the demo on a server of its own
 	@$(PY) -m bide demo $(ARGS)
 
-test: $(VENV)/has-dev  ## Run the tests, each behaviour once (ARGS="-k embedded -x")
+test: $(VENV)/has-dev  ## Run the quick tests: each behaviour once (ARGS="-k embedded -x")
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
 
-slow: $(VENV)/has-dev $(VENV)/has-browser  ## Run what takes longer: all servers, chaos, fuzz, browser
+slow: $(VENV)/has-dev $(VENV)/has-browser  ## Run the slow tests: all servers, chaos, fuzz, browser
 	@$(PY) -m pytest -q -n $(CORES) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
 	@$(MAKE) test
 	@$(MAKE) slow
 
-everywhere: $(VENV)/has-dev  ## Run what concerns servers on all of them, through both executors
+everywhere: $(VENV)/has-dev  ## Run the server tests on all servers, through both clients
 	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile tests/protocol tests/servers $(ARGS)
 
-oldest:  ## Run the same with the oldest client library that is supported
+oldest:  ## Run the quick tests with the oldest supported client library
 	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev
 	@.venv-oldest/bin/python -m pip --disable-pip-version-check --quiet install 'redis[hiredis]==5.2.0'
 	@.venv-oldest/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
@@ -62,11 +62,11 @@ check: $(VENV)/has-dev $(VENV)/has-node  ## Check format, style, layers and type
 	$(PY) -m mypy --strict
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright --pythonpath $(PY)
 
-format: $(VENV)/has-dev  ## Format the code and repair what can be repaired
+format: $(VENV)/has-dev  ## Format the code, and fix what ruff can fix
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
 
-docs: $(VENV)/has-dev  ## Write the made pages again, and the site to build/docs
+docs: $(VENV)/has-dev  ## Generate pages, and build the site in build/docs
 	$(PY) docs/make_keys.py > docs/keys.md
 	$(PY) docs/make_features.py
 	$(PY) docs/make_comparison.py
@@ -76,13 +76,13 @@ docs: $(VENV)/has-dev  ## Write the made pages again, and the site to build/docs
 fuzz: $(VENV)/has-dev  ## Try 100,000 mutated inputs (ARGS="--seed ...")
 	@$(PY) -m tests.fuzz $(ARGS)
 
-mutants: $(VENV)/has-dev  ## Take each guard away, see its test fail (ARGS="--only claim")
+mutants: $(VENV)/has-dev  ## Remove each guard in turn; its test must fail (ARGS="--only claim")
 	@$(PY) -m tests.mutation --write docs/mutants.md $(ARGS)
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
 
-chaos: $(VENV)/has-dev  ## Break things under load, and write the report (ARGS="--help")
+chaos: $(VENV)/has-dev  ## Inject faults under load, and write the report (ARGS="--help")
 	@$(PY) -m tests.chaos --minutes 20 --report $(ARGS)
 
 clean:  ## Remove the environment, caches and builds

@@ -3,11 +3,11 @@
 A document that is saved again and again is indexed once it rests, as it was saved last. However
 many documents change, the whole is compacted once in a second at most. It prints:
 
-    report saved: new, pushed, pushed, pushed
+    report saved: created, debounced, debounced, debounced
     report indexed: version 4
-    compacted: new, new, folded, folded
+    compacted: created, created, throttled, throttled
     runs: 2
-    nightly: new, kept
+    nightly: created, duplicate
 """
 
 import bide

@@ -103,26 +103,26 @@ class WorkerInfo(NamedTuple):
 
 
 def register_queues(keys: Keys, queues: Sequence[str]) -> Command[None]:
-    """Note that queues are in use; `keys` are the global ones."""
+    """Add queues to the list of queues; `keys` are the global keys."""
     return command("queue_register", keys, queues, lambda reply: None)
 
 
 def unregister_queues(keys: Keys, queues: Sequence[str]) -> Command[None]:
-    """Take queues off the list of those that are in use; `keys` are the global ones."""
+    """Remove queues from the list of queues; `keys` are the global keys."""
     return command("queue_unregister", keys, queues, lambda reply: None)
 
 
 class StartReply(NamedTuple):
-    """What a worker must know of a queue before it serves it."""
+    """What a worker checks before it serves a queue."""
 
     is_data: bool
-    """Whether it is a delay queue, whose data no worker can run."""
+    """Whether the queue is a delay queue: workers cannot run its data."""
     policy: str | None
-    """What the server drops when its memory is full; None where that may not be asked."""
+    """The server's eviction policy; None if the user may not read it."""
 
 
 def worker_start(keys: Keys) -> Command[StartReply]:
-    """Ask what a worker must know of a queue before it serves it."""
+    """Read what a worker checks before it serves the queue."""
     return command("worker_start", keys, (), _read_beginning)
 
 
@@ -132,7 +132,7 @@ def _read_beginning(reply: list[Any]) -> StartReply:
 
 
 class HeartbeatReply(NamedTuple):
-    """What a worker learns when it says that it lives."""
+    """The server's reply to a heartbeat."""
 
     now_us: int
     stop: bool

@@ -1,4 +1,4 @@
--- add_notes: what running jobs say of themselves, added to their notes.
+-- add_notes: add log lines and progress to the notes of running jobs.
 -- @key   meta    reads whether someone listens
 -- @key   run     reads tokens
 -- @key   notes   adds

@@ -1,4 +1,4 @@
--- dep_resolve: what came of jobs of other queues that jobs of this one wait for.
+-- dep_resolve: apply the ends of parents in other queues to their children in this one.
 -- @key   meta       reads whether someone listens; counts
 -- @key   due        adds what is freed
 -- @key   jobs       looks

@@ -1,4 +1,4 @@
--- worker_start: what a worker must know of a queue and its server before it serves the queue.
+-- worker_start: return what a worker checks before it serves the queue.
 -- @key   meta  reads the kind
 -- @reply ok kind policy, each `-` where there is none, or INFO is denied
 
