@@ -28,6 +28,12 @@ SLOW, DEAD = 600_000, 500
 """Milliseconds of silence after which a master counts as dead: usually, and while it is waited
 for."""
 
+OFTEN, SELDOM = 200, 5_000
+"""Milliseconds between two hellos of a sentinel: usually, and during a failover. A sentinel waits
+for four of them before it makes a replica that calls itself master a replica again. On a busy
+machine it would otherwise do that to a new master that it has not heard of yet. New masters are
+announced at once, whatever the period."""
+
 # A sentinel rewrites the file that it was started with, which must be its first argument. So this
 # stands in for the server's program; the port is the last of what it is started with.
 _PROGRAM = """#!/bin/sh
@@ -85,13 +91,28 @@ class Sentinels:
         A master that is dead already is waited for: the sentinels do the rest.
         """
         old = self.master
+        self._say_hello_every(SELDOM)
         self._judge_after(SLOW if old.is_alive else DEAD)
         try:
             eventually(lambda: self._has_taken_over(old))
+            eventually(lambda: self._know_another_than(old), told=self._told)
         finally:
             self._judge_after(SLOW)
+            self._say_hello_every(OFTEN)
         self.settled()
         return self.master
+
+    def _say_hello_every(self, milliseconds: int) -> None:
+        for one in self.sentinels:
+            if one.is_alive:
+                words = ("DEBUG", "PUBLISH-PERIOD", milliseconds)
+                one.client.execute_command("SENTINEL", *words)
+
+    def _know_another_than(self, old: Node) -> bool:
+        """Whether all sentinels that live have heard of the new master."""
+        with contextlib.suppress(*ERRORS):
+            return all(self._master_by(one) != old.told for one in self.sentinels if one.is_alive)
+        return False
 
     def _judge_after(self, milliseconds: int) -> None:
         for one in self.sentinels:
@@ -261,5 +282,5 @@ def _introduce(sentinels: list[Node]) -> None:
     """Have them ask, ping and tell each other more often than every other second."""
     for one in sentinels:
         periods = ("INFO-PERIOD", "PING-PERIOD", "ASK-PERIOD", "PUBLISH-PERIOD")
-        pairs = [word for period in periods for word in (period, 200)]
+        pairs = [word for period in periods for word in (period, OFTEN)]
         one.client.execute_command("SENTINEL", "DEBUG", *pairs)

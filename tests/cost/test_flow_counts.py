@@ -19,7 +19,7 @@ from bide.protocol.commands import schedules as schedule_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
-from tests.protocol.test_counts import Meter, told
+from tests.cost.test_counts import Meter, told
 from tests.support import jobs
 
 COUNT = 1_000
