@@ -16,8 +16,8 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
-# How many processes run the tests, which often wait; 0: all in the one that was started. Those that
-# are slow keep the machine busy by themselves.
+# How many processes run the tests, which often wait; 0: all in the one that was started. The slow
+# tests wait less.
 CORES := $(shell nproc 2>/dev/null || echo 2)
 JOBS  ?= $(shell echo $$((2 * $(CORES))))
 
@@ -41,7 +41,7 @@ test: $(VENV)/has-dev  ## Run the quick tests: each behaviour once (ARGS="-k emb
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
 
 slow: $(VENV)/has-dev $(VENV)/has-browser  ## Run the slow tests: all servers, chaos, fuzz, browser
-	@$(PY) -m pytest -q -n $(CORES) --dist loadfile -m slow $(ARGS)
+	@$(PY) -m pytest -q -n $$(($(CORES) + 1)) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
 	@$(MAKE) test
