@@ -1,4 +1,4 @@
-"""What a program pays before its first line runs: to import bide, and to print `bide --help`.
+"""Measures the CPU time of `import bide` and `bide --help`, beside `import redis`.
 
 Each is a process of its own, with the bytecode written; its CPU time is measured by itself, and the
 processes take turns. OpenTelemetry is hidden: redis-py imports it where it is installed, and few

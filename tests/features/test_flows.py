@@ -208,6 +208,8 @@ def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None
         ({"depends_on": ["x"], "job_id": "x"}, "Job 'x' would wait for itself"),
         ({"run_if": "ended"}, r"name them with depends_on=\[...\]"),
         ({"depends_on": "a", "run_if": "x"}, "must be 'completed', 'ended' or 'failed', not 'x'"),
+        ({"depends_on": "a", "run_if": ["x"]}, "must be 'completed', 'ended' or 'failed'"),
+        ({"depends_on": "a", "run_if": ""}, "must be 'completed', 'ended' or 'failed'"),
         ({"depends_on": [f"j{n}" for n in range(20_001)]}, "20,000 others, not for 20,001"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What `import bide` loads: all that loads takes time at the start of each program.
+"""Each module that `import bide` loads delays the start of a program: a list pins them.
 
 `python -m tests.unit.test_imported > tests/unit/imported.txt` writes the list.
 """

@@ -8,6 +8,8 @@ import pytest
 
 from bide.model.payload.body import Body, decode_body, encode_body, of_schedule
 from bide.model.schedule import Schedule, Timing, id_of, time_of
+from bide.protocol.commands.enqueue import Receipt
+from bide.queue.schedules import ran
 
 AT = 1_795_215_600_000_000
 LINE = b'1 every 5 60000000 0 once 0 0 0 0 1 0: 2\n{"every_us":60000000}\na:b'
@@ -50,3 +52,9 @@ def test_a_record_is_read() -> None:
 )
 def test_what_is_no_record_is_none(line: bytes) -> None:
     assert Schedule.read("tick", line) is None
+
+
+def test_a_run_that_is_sent_again_finds_its_own_job() -> None:
+    receipt = Receipt("nightly@1", 5, "duplicate")
+    assert ran(receipt, "nightly", "mail", "nightly@1").created
+    assert not ran(receipt, "nightly", "mail", "nightly@2").created

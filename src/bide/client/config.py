@@ -79,7 +79,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Leave out the URL, which may have a password."""
-        return f"Settings(prefix={self.prefix!r}, worker={self.worker!r}, file={self.file!r})"
+        shown = (name for name in self.__struct_fields__ if name != "url")
+        return f"Settings({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 def settings() -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 from urllib.parse import unquote
 
 from bide.errors import UsageError
@@ -176,10 +176,9 @@ def check_apart(constraints: str, waits: bool) -> None:
 
 
 def _dependence(run_if: RunIf | None) -> str:
-    word = _LETTERS.get(run_if or "completed")
-    if word is None:
+    if run_if not in (None, *get_args(RunIf)):
         raise UsageError(f"run_if must be 'completed', 'ended' or 'failed', not {run_if!r}.")
-    return word
+    return _LETTERS[run_if or "completed"]
 
 
 def _expires(expires: Duration | datetime | None) -> str:

@@ -24,7 +24,7 @@ OnConflict = Literal["keep", "replace", "reject"]
 EnqueueResult = Literal[
     "created", "duplicate", "rejected", "replaced", "debounced", "throttled", "batched"
 ]
-"""What an enqueue did; `rejected` raises `DuplicateJob`."""
+"""The result of an enqueue; `rejected` raises `DuplicateJob`."""
 
 MOST_RUNS: Final = 100
 """Maximum runs per period of a throttle: the server remembers the time of each."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from bide.errors import ScheduleNotFound, UsageError
 from bide.model.constraints import Constraints, has_dedup
 from bide.model.durations import Duration, to_us
@@ -202,7 +204,7 @@ def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
     return schedule
 
 
-def ran(receipt: Receipt | None, name: str, queue: str) -> Receipt:
+def ran(receipt: Receipt | None, name: str, queue: str, id: str) -> Receipt:
     """Check the receipt of a schedule that was run now.
 
     Raises:
@@ -212,6 +214,8 @@ def ran(receipt: Receipt | None, name: str, queue: str) -> Receipt:
     if receipt is None:
         found(None, name, queue)
     assert receipt is not None
+    if receipt.id == id:  # a call that is retried after a lost reply finds its own job
+        return msgspec.structs.replace(receipt, result="created")
     if receipt.result == "rejected":
         raise not_unique(receipt.id, f"under which the jobs of the schedule {name!r} fold")
     return receipt

@@ -267,7 +267,7 @@ async def act_on_schedule(
         case "run-schedule":
             id = id_of(one.name, new_id())
             receipt = await site.client.run(ops.run_schedule(keys, one.name, id))
-            return _to(request, "job", q=queue, id=ran(receipt, one.name, queue).id)
+            return _to(request, "job", q=queue, id=ran(receipt, one.name, queue, id).id)
         case "remove-schedule":
             if asked.text("sure") != "1":
                 return render(request, "remove", m=describe_schedule(queue, one, now_us), **shown)

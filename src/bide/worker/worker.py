@@ -141,10 +141,9 @@ class Worker:
             modules: modules to import and serve. Functions of other modules run only if a decorator
                 registered them.
             strategy: `"strict"` takes from a queue only when nothing is due in the queues before
-                it.
-                `"fair"` takes as many jobs from each queue, while it has work. A mapping such as
-                `{"high": 6, "low": 1}` gives each queue a weight, a whole number: its share of the
-                jobs taken while it has work. A queue does not catch up for the time that it was
+                it. `"fair"` takes as many jobs from each queue, while it has work. A mapping such
+                as `{"high": 6, "low": 1}` gives each queue a weight, a whole number: its share of
+                the jobs taken while it has work. A queue does not catch up for the time that it was
                 empty.
             concurrency: jobs at the same time; by default 100, or with processes the number of
                 processors.
@@ -207,7 +206,7 @@ class Worker:
         self._stops = 0
         self._has_process = False
         self.metrics: ByQueue | None = None
-        """Where the worker counts its metrics; to have them, set it before `run`."""
+        """The worker counts its metrics here; set it before `run` to have them."""
         self.replaceable = False
         """It stopped after `max_jobs` or by a signal, so another worker may replace it."""
         self._signalled_to = False

@@ -53,7 +53,7 @@ _RESULTS: Final[dict[bytes, EnqueueResult]] = {
 
 
 def read_result(word: bytes) -> EnqueueResult:
-    """What an enqueue did, from a script's word for it."""
+    """Convert a script's word for the result of an enqueue."""
     return _RESULTS[word]
 
 
@@ -87,8 +87,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     due_us: int
     """When the job is due, on the server's clock; 0 if the id existed."""
     result: EnqueueResult
-    """What the enqueue did. If it created no job, the receipt has the id of the job that has the id
-    or holds the key."""
+    """The result of the enqueue. Without a new job, `id` names the job that has the id or holds the
+    key."""
     confirmed: Durability = "local"
     """What was waited for, and has come true."""
 

@@ -113,7 +113,7 @@ def unregister_queues(keys: Keys, queues: Sequence[str]) -> Command[None]:
 
 
 class StartReply(NamedTuple):
-    """What a worker checks before it serves a queue."""
+    """The facts that a worker checks before it serves a queue."""
 
     is_data: bool
     """Whether the queue is a delay queue: workers cannot run its data."""
@@ -122,7 +122,7 @@ class StartReply(NamedTuple):
 
 
 def worker_start(keys: Keys) -> Command[StartReply]:
-    """Read what a worker checks before it serves the queue."""
+    """Read the facts that a worker checks before it serves a queue."""
     return command("worker_start", keys, (), _read_beginning)
 
 

@@ -147,8 +147,7 @@ for i = rest, #ARGV, WIDTH do
     states[id] = 'live'
     if book then event.add(book, 'added', 'enqueue', id, '-', 0, at, '') end
   end
-  has_written = has_written or not (word == 'duplicate' or word == 'open' or word == 'duplicate'
-    or word == 'rejected')
+  has_written = has_written or not (word == 'duplicate' or word == 'open' or word == 'rejected')
   reply[#reply + 1] = word
   reply[#reply + 1] = at
   reply[#reply + 1] = holder

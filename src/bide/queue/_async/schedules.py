@@ -142,7 +142,7 @@ class AsyncSchedules:
         """
         id = id_of(check_schedule_name(name), new_id())
         receipt = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))
-        receipt = ran(receipt, name, self._queue.name)
+        receipt = ran(receipt, name, self._queue.name, id)
         return AsyncJob(self._queue, receipt.id, receipt=receipt)
 
     async def pause(self, name: str) -> Schedule:

@@ -177,7 +177,7 @@ class Schedules:
         """
         id = id_of(check_schedule_name(name), new_id())
         receipt = self._queue._run(ops.run_schedule(self._queue.keys, name, id))
-        receipt = ran(receipt, name, self._queue.name)
+        receipt = ran(receipt, name, self._queue.name, id)
         return Job(self._queue, receipt.id, receipt=receipt)
 
     def pause(self, name: str) -> Schedule:
