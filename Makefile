@@ -29,10 +29,11 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test slow test-all everywhere oldest check format docs fuzz mutants bench chaos clean
+.PHONY: help demo test slow test-all everywhere oldest check format docs fuzz bench \
+	mutants mutants-lua mutants-python chaos clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/has-embedded  ## Run the demo on a server of its own
 	@$(PY) -m bide demo $(ARGS)
@@ -55,29 +56,45 @@ oldest:  ## Run the quick tests with the oldest supported client library
 	@.venv-oldest/bin/python -m pip --disable-pip-version-check --quiet install 'redis[hiredis]==5.2.0'
 	@.venv-oldest/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
 
-check: $(VENV)/has-dev $(VENV)/has-node  ## Check format, style, layers and types
+check: $(VENV)/has-dev $(VENV)/has-node  ## Check format, style, layers, types and generated code
+	$(PY) docs/make_sync.py --check
+	$(PY) docs/check_style.py
+	$(PY) docs/make_reference.py --check
+	$(PY) docs/make_examples.py --check
+	$(PY) docs/make_cli.py --check
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(VENV)/bin/lint-imports
 	$(PY) -m mypy --strict
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright --pythonpath $(PY)
 
-format: $(VENV)/has-dev  ## Format the code, and fix what ruff can fix
+format: $(VENV)/has-dev  ## Format the code, fix what ruff can fix, and generate the blocking side
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
+	$(PY) docs/make_sync.py
 
 docs: $(VENV)/has-dev  ## Generate pages, and build the site in build/docs
 	$(PY) docs/make_keys.py > docs/keys.md
 	$(PY) docs/make_features.py
 	$(PY) docs/make_comparison.py
+	$(PY) docs/make_sizing.py
+	$(PY) docs/make_reference.py
+	$(PY) docs/make_examples.py
+	$(PY) docs/make_cli.py
 	$(PY) -m benchmarks.page
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 fuzz: $(VENV)/has-dev  ## Try 100,000 mutated inputs (ARGS="--seed ...")
 	@$(PY) -m tests.fuzz $(ARGS)
 
-mutants: $(VENV)/has-dev  ## Remove each guard in turn; its test must fail (ARGS="--only claim")
+mutants: mutants-lua mutants-python  ## Change the scripts and the pure packages; a test must fail
+
+mutants-lua: $(VENV)/has-dev  ## Remove each guard of the scripts in turn (ARGS="--only claim")
 	@$(PY) -m tests.mutation --write docs/mutants.md $(ARGS)
+
+mutants-python: $(VENV)/has-mutmut  ## Mutate the pure packages by mutmut (ARGS="'bide.model.retry*'")
+	@$(VENV)/bin/mutmut run $(ARGS)
+	@$(VENV)/bin/mutmut results
 
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
@@ -111,6 +128,10 @@ $(VENV)/has-dev: pyproject.toml $(MADE)
 	@echo "installing bide with all that tests and checks need"
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/has-embedded
+
+$(VENV)/has-mutmut: $(VENV)/has-dev
+	@$(PIP) --editable '.[mutants]'
+	@touch $@
 
 # The page is tried in a real browser, which is the system's.
 $(VENV)/has-browser: $(VENV)/has-dev

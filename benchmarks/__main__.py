@@ -28,6 +28,7 @@ MORE = (
     "events",
     "data",
     "scale",
+    "sizing",
     "limits",
     "flood",
     "faults",

@@ -20,7 +20,7 @@ from benchmarks import tasks
 from benchmarks.lab import QUEUE
 from bide import Queue, Worker
 from bide.client import aio, blocking
-from bide.client.pool import Connections, InFlightCalls
+from bide.client.blocking import Connections, InFlightCalls
 from bide.client.topology import NodeRequest
 from bide.model.ids import new_id
 from bide.model.payload.body import decode_envelope

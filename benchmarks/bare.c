@@ -79,7 +79,7 @@ static void send_all(void) {
 static char in[1 << 16];
 static size_t in_at, in_end;
 
-/* What has come within 100 us, without sleeping: `bide.client.pool` watches for short replies, too. */
+/* What has come within 100 us, without sleeping: `bide.client.blocking` watches for short replies, too. */
 static ssize_t watch(void) {
     struct timespec begun, now;
     ssize_t count;

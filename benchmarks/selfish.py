@@ -21,7 +21,6 @@ from bide.client import blocking
 from bide.model.job import Claimed
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
-from bide.tasks.middleware import used
 from bide.tasks.task import TaskRegistry
 from bide.worker.lifespan import Lifespan
 from bide.worker.queue_state import QueueState
@@ -52,7 +51,7 @@ def live(url: str, at_once: int, served: TaskRegistry) -> None:
             seconds = max(0.001, min(queue_state.until - time.monotonic(), 10.0))
             heard: Any = ear.blpop([queue_state.keys["wake"]], seconds)
             if heard is not None:
-                queue_state.hint(heard[1].decode())
+                queue_state.on_wakeup(heard[1].decode())
 
 
 def _run(
@@ -60,11 +59,9 @@ def _run(
 ) -> Settle:
     """Run a job as `bide.worker.processes.child` does."""
     run = RunningJob(queue_state, claimed, sent, lambda: None)
-    target, body = read(run, served, allow_pickle=False)
-    call = prepare(body, target, lifespan, used())
-    assert run.job is not None
-    outcome, when, data = judging.completed(run, call.run(run.job, _no_coroutines)).ended
-    return Settle(claimed.id, claimed.token, outcome, when, data)
+    target = read(run, served, allow_pickle=False)
+    call = prepare(run, target, lifespan)
+    return judging.completed(run, call.run(_no_coroutines)).ended.settle(claimed)
 
 
 def _no_coroutines(coroutine: object) -> None:

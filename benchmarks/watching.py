@@ -22,7 +22,7 @@ from benchmarks.places import Place, placed
 from benchmarks.report import Report, Row
 from benchmarks.rounds import in_turn, medians
 from bide import Queue
-from bide.client import pool as connections
+from bide.client import blocking as connections
 
 JOBS = 2_000
 LONGEST_S = 60.0

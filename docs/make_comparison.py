@@ -7,6 +7,7 @@ page, and a test holds it equal to what this makes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,43 +15,50 @@ from typing import Any
 DATA = Path(__file__).parent / "comparison.json"
 PAGE = Path(__file__).parent / "comparison.md"
 
+_NOTE = re.compile(r"(\w+): (.+)\. Acknowledges (.+)\. Delayed jobs are in (.+)\.")
+
 TITLES = {
     "kill": "A worker is killed",
-    "freeze": "A worker stands still",
-    "restart": "A worker is told to end",
+    "freeze": "A worker is frozen",
+    "restart": "A worker is asked to stop",
     "server": "The server is killed",
     "delay": "A worker is killed while jobs become due",
 }
 
 HEAD = """\
-# Beside other queues, under faults
+# Comparison under faults
 
-The same faults, done to bide and to other task queues: each with the settings that it has by
-default, on a server of its own, side by side on the same machine. Jobs write into a ledger when
-they begin and when they end; what is told here is what the ledger says.
+This page shows how bide and other task queues behave under the same faults. Each library has its
+default settings and a server of its own. All run side by side on the same machine. Each job writes
+to a ledger when it starts and when it ends. The figures below come from the ledger.
 
     python -m benchmarks faults --json docs/comparison.json
 
-{server}, {python}, {cpus} processors; {date}. A job is *not back* if it has not come to its end
-within {seconds} s, which may be lost or yet to come. *Twice* are those that came to their end
-twice. *Again* is how long after the fault the jobs that it met were begun again (median). A dash:
-it did not happen.
+{server}, {python}, {cpus} processors; {date}.
+
+| column | meaning |
+|---|---|
+| not back | jobs that did not finish within {seconds} s: lost, or still to come |
+| twice | jobs that finished twice |
+| again, s | median time from the fault to the second start of a running job, in seconds |
+| to end, s | time until the worker has stopped, in seconds |
+| first after, s | time from the restart of the server to the next start of a job, in seconds |
+| – | it did not happen |
 """
 
 WORST = """\
-## What to make of it
+## Conclusions
 
-- Of a worker that is killed alone, bide's jobs wait for the end of their leases, ten seconds
-  unless you say otherwise: this is its worst case, and the figure above. In
-  [processes](howto/executors.md), where a child is killed and its worker lives, it is known at
-  once.
-- A job that stood still with its worker runs twice wherever somebody else took it over meanwhile.
-  No queue can prevent that; bide refuses what the first run returns, and gives you [a
-  token](howto/ids.md) to have your own database refuse it, too.
-- What a server has acknowledged and not yet written to its disk is gone when it is killed, with
-  any queue. [`durability="fsync"`](howto/durability.md) waits for the disk.
-- Others can be set to lose less than by default: Celery with `acks_late`, RQ and SAQ with retries.
-  Then more is repeated; the table says what you get if you do not know.
+- If a single worker is killed, bide's jobs wait until their leases end: ten seconds by default. The
+  table shows this worst case. In [processes](howto/executors.md) the worker outlives a killed
+  child, and knows of its death at once.
+- If a worker is frozen, and another worker took over its job meanwhile, the job runs twice. No
+  queue can prevent that. bide refuses the result of the first run, and gives the job [a
+  token](howto/ids.md), with which your own database can refuse it, too.
+- If a server is killed, it loses acknowledged writes that are not on its disk, with any queue.
+  [`durability="fsync"`](howto/durability.md) waits for the disk.
+- Other libraries can be set to lose fewer jobs: Celery with `acks_late`, RQ and SAQ with retries.
+  Then more jobs run again. The tables show the defaults.
 """
 
 
@@ -70,10 +78,11 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         date=around["date"][:10],
         seconds=seconds,
     )
-    yield "## Who\n"
+    yield "## Libraries\n"
+    yield "| library | settings | acknowledges a job | delayed jobs are in |"
+    yield "|---|---|---|---|"
     for line in notes[1:]:
-        name, _, what = line.partition(": ")
-        yield f"- **{name}**: {what}"
+        yield _NOTE.sub(r"| **\1** | \2 | \3 | \4 |", line)
     yield ""
     for title, rows in reports.items():
         scenario = title.removeprefix("Fault: ")

@@ -8,7 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "coming-from"
-PAGES = ("delay-rq", "redis-lists", "rq", "data-queue", "bull")
+PAGES = (
+    "delay-rq",
+    "redis-lists",
+    "rq",
+    "celery",
+    "dramatiq",
+    "arq",
+    "docket",
+    "data-queue",
+    "bull",
+)
 HEAD = "| feature | here | test |\n|---|---|---|\n"
 MARK = "## Every feature, and the test that shows it\n"
 

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from bide.model.job import EVENTS, TRANSITIONS
 from bide.protocol.keys import GLOBAL, LAYOUT, META, Key
 from bide.protocol.scripts import Script, load, names
+
+_CALL = re.compile(r"redis\.p?call\(\s*'(\w+)',\s*(\w+)")
 
 
 def page() -> str:
@@ -83,7 +86,8 @@ def _transitions() -> Iterator[str]:
 def _scripts() -> Iterator[str]:
     yield "## Scripts"
     yield ""
-    yield "One per verb. Arguments come in this order after the keys; what stands behind *then* may"
+    yield "One per verb. Beside a key are the commands that the script and its parts call with it."
+    yield "Arguments come in this order after the keys; what stands behind *then* may"
     yield "repeat. Times in `when` and `at` are `+N`, microseconds from now, or `=N`, a moment."
     for name in names():
         script = load(name)
@@ -96,12 +100,14 @@ def _scripts() -> Iterator[str]:
 
 
 def _contract(script: Script) -> Iterator[str]:
+    calls = _CALL.findall(script.text)
+    for key in script.keys:
+        commands = sorted({command for command, first in calls if first == key})
+        yield f"- key `{key}`" + (f": {', '.join(commands)}" if commands else "")
     for tag, text in script.header:
         name, _, note = text.partition(" ")
         note = note.strip()
-        if tag == "key":
-            yield f"- key `{name}`: {note}"
-        elif tag == "arg":
+        if tag == "arg":
             kind, _, meaning = note.partition(" ")
             yield f"- argument `{name}`, {kind}" + (f": {meaning.strip()}" if meaning else "")
         elif tag == "rest":

@@ -26,7 +26,7 @@ from bide.client import config
 from bide.embedded import Server
 from bide.protocol.scripts import SHARED_CLOCK
 from bide.queue.core import leave_overridden
-from bide.testing.job_seen import Store
+from bide.testing.expect import Store
 from bide.web import app
 
 HERE: Final = Path(__file__).parent / "static"

@@ -1,6 +1,6 @@
 """Lines of several builds, out of order and from several producers; each build handled as a whole.
 
-Each line is gathered under its build. When none has come for half a second, all of a build are
+Each line is batched under its build. When none has come for half a second, all of a build are
 handled at once; if the worker dies meanwhile, the next run has exactly the same lines. It prints:
 
     build 7: 4 lines

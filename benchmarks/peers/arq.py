@@ -15,7 +15,7 @@ ABOUT = {
     "name": "arq",
     "best": "arq, 100",
     "package": "arq",
-    "acks": "when a job has ended; one whose worker dies runs again when its key has expired, "
+    "acks": "when a job has ended; a job whose worker dies runs again when its key has expired, "
     "after the time-out (300 s)",
     "delays": "the same sorted set as all jobs, which a worker looks at twice a second",
     "by_id": True,

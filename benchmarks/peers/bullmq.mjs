@@ -19,9 +19,9 @@ const ABOUT = {
   best: "BullMQ, 100",
   package: "bullmq",
   version: JSON.parse(readFileSync(`${modules}/node_modules/bullmq/package.json`)).version,
-  acks: "when a job has ended; one whose worker dies runs again when its lock (30 s) has ended "
+  acks: "when a job has ended; a job whose worker dies runs again when its lock (30 s) has ended "
     + "and a check for stalled jobs, every 30 s, finds it",
-  delays: "a sorted set, from which they go to the list of those that wait",
+  delays: "a sorted set, from which they move to the list of waiting jobs",
   by_id: true,
 };
 const work = (concurrency) => ["node", "benchmarks/peers/bullmq.mjs", String(concurrency)];

@@ -18,7 +18,7 @@ ABOUT = {
     "name": "Celery",
     "best": "Celery prefork, 2",
     "package": "celery",
-    "acks": "before a job runs (acks_late is off): one whose process dies is lost; what was "
+    "acks": "before a job runs (acks_late is off): a job whose process dies is lost; what was "
     "prefetched comes back after an hour",
     "delays": "the memory of the worker that has taken the message",
     "by_id": False,
@@ -36,7 +36,7 @@ WORKERS = {
 
 FAULTS = {
     "command": ["celery", "-A", "benchmarks.peers.celery", "worker", "-c", "4", "-Q", QUEUE],
-    "settings": "defaults (acks early) but for the prefetching above, prefork, 4 at once",
+    "settings": "defaults (acks early) except prefetching (128), prefork, 4 at once",
 }
 
 app = Celery("bench", broker=URL.replace("unix://", "redis+socket://"))

@@ -21,7 +21,7 @@ ABOUT = {
     "name": "Dramatiq",
     "best": "Dramatiq, 2 × 8",
     "package": "dramatiq",
-    "acks": "when a job has ended; of a worker that dies, jobs run again when its heartbeat is "
+    "acks": "when a job has ended; jobs of a worker that dies run again when its heartbeat is "
     "missed for a minute",
     "delays": "the memory of the worker that has taken the message",
     "by_id": False,

@@ -12,7 +12,7 @@ ABOUT = {
     "name": "Huey",
     "best": "Huey, 8 threads",
     "package": "huey",
-    "acks": "never: what is taken off the list is gone, and lost with its worker",
+    "acks": "never: a job that a worker takes off the list is lost with the worker",
     "delays": "a sorted set, which a scheduler looks at every second",
     "by_id": False,
 }

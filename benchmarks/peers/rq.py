@@ -20,7 +20,7 @@ ABOUT = {
     "name": "RQ",
     "best": "RQ SimpleWorker, scheduler",
     "package": "rq",
-    "acks": "when a job has ended; one whose worker dies fails when its heartbeat is missed, and "
+    "acks": "when a job has ended; a job whose worker dies fails when its heartbeat is missed, and "
     "runs again only if it has retries",
     "delays": "a sorted set, which a scheduler looks at every second",
     "by_id": True,

@@ -14,7 +14,7 @@ ABOUT = {
     "name": "streaq",
     "best": "streaq, 100",
     "package": "streaq",
-    "acks": "when a job has ended; one whose worker dies runs again once it has been idle for a "
+    "acks": "when a job has ended; a job whose worker dies runs again once it has been idle for a "
     "minute",
     "delays": "a sorted set, which a worker looks at",
     "by_id": True,

@@ -44,7 +44,7 @@ WORKERS = {
 }
 FAULTS = {
     "command": _beside(_work()),
-    "settings": "defaults (no acks) but for the scheduler's interval above, 100 at once",
+    "settings": "defaults (no acks) except the interval of the scheduler (1 s), 100 at once",
 }
 
 broker = ListQueueBroker(URL, queue_name=QUEUE)

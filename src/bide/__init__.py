@@ -39,6 +39,7 @@ from bide.model.options import GroupSettings, Options, QueueSettings, ScheduleOp
 from bide.model.payload.body import Body, ErrorInfo
 from bide.model.retry import Retry
 from bide.model.schedule import Schedule
+from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import GroupCounts, WorkerInfo
 from bide.queue import (
@@ -56,7 +57,7 @@ from bide.queue import (
 from bide.queue.dependencies import chain, fan_in
 from bide.queue.explain import Reason
 from bide.tasks.middleware import FailedAttempt, Middleware, add_middleware
-from bide.tasks.resources import Resource, resource
+from bide.tasks.registry import Resource, resource
 from bide.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ __all__ = [
     "PauseQueue",
     "PayloadError",
     "PayloadTooNew",
+    "Prepared",
     "Progress",
     "PushResult",
     "Queue",

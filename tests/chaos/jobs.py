@@ -44,7 +44,7 @@ async def flaky(seconds: float) -> int:
     return note("done")
 
 
-async def gathered(items: list[tuple[str, int]]) -> int:
+async def batched(items: list[tuple[str, int]]) -> int:
     """One that gets the items of many calls, and says which."""
     note("begun")
     await asyncio.sleep(0.02)

@@ -30,10 +30,10 @@ _CHANGES = [
     ),
     (
         "protocol/lua/settle.lua",
-        "        results_add[#results_add + 1] = data",
-        "        local writes = redis.call('HMGET', meta, 'writes', 'schema')\n"
-        "        if tonumber(writes[1] or writes[2] or 1) >= 2 then data = '\\7' .. data end\n"
-        "        results_add[#results_add + 1] = data",
+        "      results_add[#results_add + 1] = data",
+        "      local writes = redis.call('HMGET', meta, 'writes', 'schema')\n"
+        "      if tonumber(writes[1] or writes[2] or 1) >= 2 then data = '\\7' .. data end\n"
+        "      results_add[#results_add + 1] = data",
     ),
     (
         "protocol/lua/include/schemas.lua",

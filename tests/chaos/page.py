@@ -20,48 +20,57 @@ PAGE = DOCS / "reliability.md"
 _HEAD = """\
 # Reliability
 
-What was done to bide, and what it did. `make chaos` starts servers, workers as processes of
-their own, and a producer; breaks one thing after another under load; and then holds the books
-against each other: what the producer was told, what each job wrote into a ledger when it began
-and when it ended, and what the server holds. The figures below are those of the latest run of
-each, also [as JSON](reliability.json). `make test` runs the same in small.
+This page shows measurements of bide under faults. `make chaos` starts servers, worker processes and
+a producer, and breaks one thing after another under load. Then it compares three records:
 
-## What must hold
+- the answers that the producer received
+- the ledger into which each job wrote when it started and when it ended
+- the data on the server
 
-1. **Nothing is lost.** Each job whose enqueue was answered is in exactly one state.
-2. **One outcome.** Each attempt has at most one outcome, that of the run that held the job last.
-   The server's totals, its records and the results say the same.
-3. **Not twice without a cause.** An attempt runs once; for each fault that hit its worker while
-   it ran, at most once more. Such a run is *explained*. Where a fault may cost nothing but time
-   (a lost reply, say), it explains nothing. A machine that is too busy is the only other cause: the
-   system counts how long each thread waited for a processor, and a worker that waited, with its
-   server, for half a lease within one may have lost it; for an eighth, if its log says that a
-   renewal failed at that time. Such runs are also counted apart.
-4. **Never early.** No run begins before it is due, by the server's clock.
-5. **In order.** One worker that runs one job at a time runs what is due by due time, then by id.
-6. **Tokens grow.** No two claims of a job have the same token.
-7. **The books agree.** Sets and hashes on the server name the same jobs, and no key exists that
-   [the list of keys](keys.md) does not name.
-8. **It drains.** After the last fault all jobs end within a lease, their back-off and ten
+The figures below are from the latest run of each fault, also [as JSON](reliability.json).
+`make test` runs the same faults with less load.
+
+## Checks
+
+1. **Nothing is lost.** Each job whose enqueue returned is in exactly one state.
+2. **One outcome.** Each attempt has at most one outcome: the outcome of the run that held the job
+   last. The server's totals, its records and the results agree.
+3. **Not twice without a cause.** An attempt runs once, and at most once more for each fault that
+   hit its worker during the run. Such a run is *explained*. A fault that can only cost time, such
+   as a lost reply, explains nothing. The only other cause is a busy machine, see below.
+4. **Never early.** No run starts before it is due, by the server's clock.
+5. **In order.** A worker that runs one job at a time runs due jobs by due time, then by id.
+6. **Tokens increase.** No two claims of a job have the same token.
+7. **The data is consistent.** Sets and hashes on the server name the same jobs, and every key is in
+   [the list of keys](keys.md).
+8. **The queue drains.** After the last fault all jobs end within a lease, their back-off and ten
    seconds. Time for which a worker and its server waited for a processor does not count.
 9. **Nothing is left behind.** No process, thread or descriptor outlives its worker.
-10. **Together as promised.** Jobs of a group run one at a time and in order; of a queue no more at
-    once, and in a second, than its limits let; a job that waits for others, after them; each
-    gathered item is in one finished job; each time of a schedule is fired once.
+10. **Groups, limits, dependencies, batches and schedules hold.**
+    - Jobs of a group run one at a time and in order.
+    - No more jobs of a queue run at once, or start in a second, than its limits allow.
+    - A job with dependencies runs after its parents.
+    - Each batched item is in one finished job.
+    - Each time of a schedule fires once.
 
-Each fault is injected at moments that are drawn from a seed, which is printed. The same seed
-draws the same faults, at the same places of the same load:
+A busy machine can also cause a second run. The system counts how long each thread waited for a
+processor. A worker may have lost its lease if it and its server waited for half a lease within one
+lease. An eighth is enough if the worker's log has a failed renewal at that time. Such runs are also
+counted apart.
+
+A seed, which is printed, decides when each fault is injected. The same seed injects the same faults
+at the same places of the same load:
 
     python -m tests.chaos worker-killed --seed 7
 """
 
 _TABLE = """\
-## What was measured
+## Measurements
 
-*Recovery* is how long a job took that a fault held up: from the fault to the end of the job.
-From its beginning, if it hit some workers and others could go on; from its end, if nobody could.
-*Longest script* is what the server's SLOWLOG says, waiting for a processor included; a dash
-stands for less than {slow} ms.
+*Recovery* is the time from the fault to the end of a job that the fault delayed. If some workers
+could continue, it counts from the start of the fault, otherwise from the end of the fault. *Longest
+script* is from the server's SLOWLOG, and includes waiting for a processor. A dash means less than
+{slow} ms.
 """
 
 _COLUMNS = (
@@ -70,34 +79,34 @@ _COLUMNS = (
 )
 
 _WORST = """\
-## The worst that happens
+## Worst cases
 
-- **A worker dies with its machine, or stands still.** Nobody reports it: its jobs wait for the
-  end of their leases, ten seconds unless you say otherwise (two in the runs above). Then they
-  run again, from the beginning. If the first run was not dead but frozen, both have run; what
-  the first returns is refused, but what it did elsewhere is done. [Ids and tokens](howto/ids.md)
-  say what helps.
-- **A connection is half-open.** Whoever waits for a reply waits five seconds before it is given
-  up and the call repeated. With a lease of ten seconds no job is taken from its worker by that.
-- **The server loses what it has acknowledged**, because its log was not yet on disk, or a
-  replica took over that had not had it. Jobs that were only there are gone, and nobody can tell
-  but who enqueued them. Outcomes that were only there are gone too: such jobs run again. If your
-  producer can repeat its latest enqueues with the same `job_id`, nothing is lost, and what was
-  there is not added twice; the runs above do so.
-- **The server's log is cut in the middle of a script's writes, and the server starts again
-  twice.** At the first start the half transaction is ignored, but it stays in the log, and new
-  writes follow it. At the second start the half is run. Valkey has mended this in [pull request
-  4342](https://github.com/valkey-io/valkey/pull/4342) (August 2026); earlier releases, and
-  Redis, have it. If a server says "Truncating the AOF" in its log, send it `BGREWRITEAOF` before
-  it is restarted again; the runs above do so.
-- **A job kills its worker, each time.** Where jobs share a process, those beside it run again for
-  each crash, until it is found to be the culprit. What was beside it twice is a suspect too, and
-  waits until a worker has nothing else to do, to run alone. In [processes](howto/executors.md) a
-  crash takes nothing along.
-- **Both who keep the time are gone, or a wake hint is lost.** A job that is due begins up to two
+- **A worker dies with its machine, or is frozen.** No program reports it. Its jobs wait for the
+  end of their leases: ten seconds by default, two in the runs above. Then they run again from the
+  start. If the first run was only frozen, both have run: the server refuses its outcome, but its
+  effects elsewhere remain. [Ids and tokens](howto/ids.md) help.
+- **A connection is half-open.** A call waits five seconds for its reply, and is then repeated. With
+  a lease of ten seconds no worker loses a job by that.
+- **The server loses acknowledged writes.** Its log was not on disk yet, or a replica took over
+  that had not received them.
+    - Lost jobs are known only to their producer. If your producer can repeat its latest enqueues
+      with the same `job_id`, nothing is lost, and no job is added twice. The runs above do so.
+    - If an outcome is lost, its job runs again.
+- **The server's log is cut inside a script's writes, and the server starts again twice.** At the
+  first start the server ignores the half transaction, but leaves it in the log, and new writes
+  follow. At the second start it applies the half transaction. Valkey has fixed this in [pull
+  request 4342](https://github.com/valkey-io/valkey/pull/4342) (August 2026). Earlier releases, and
+  Redis, have the bug. If a server logs "Truncating the AOF", send it `BGREWRITEAOF` before it
+  restarts again; the runs above do so.
+- **A job kills its worker each time.** If jobs share a process, each crash makes the other jobs run
+  again, until bide has found the cause. A job that was twice in a crashed process is a suspect,
+  too: it runs alone when a worker has no other jobs. In [processes](howto/executors.md) a crash
+  affects no other job.
+- **The timekeeper and the backup die, or a wake-up message is lost.** A due job starts up to two
   seconds late.
-- **The server's clock is set.** Forward: what falls due inside the jump runs. Back: what was due
-  soon waits until the clock is there again. Jobs that run may run once more.
+- **The server's clock is changed.** If it jumps forward, the jobs within the jump become due. If it
+  jumps back, jobs that were due soon wait until the clock has reached their time again. Running
+  jobs may run a second time.
 """
 
 
@@ -132,12 +141,14 @@ def _measured(rows: list[Figures]) -> Iterator[str]:
     found = sum(len(row.findings) for row in rows)
     yield from _runs(f"{jobs:,} jobs, {injections:,} injections, {found} findings.", rows)
     yield ""
-    yield "What each may cost, and what else was counted:"
+    yield "The allowed cost of each fault, and other counts:"
     yield ""
+    yield "| fault | allowed cost | counts |"
+    yield "|---|---|---|"
     for row in rows:
         fault = FAULTS.get(row.fault)
-        told = "; ".join(f"{what}: {count:,}" for what, count in sorted(row.told.items()))
-        yield f"- `{row.fault}`: {fault.allows if fault else ''}. ({told}.)"
+        counts = ", ".join(f"{what}: {count:,}" for what, count in sorted(row.told.items()))
+        yield f"| `{row.fault}` | {fault.allows if fault else '–'} | {counts or '–'} |"
     yield ""
 
 
@@ -150,10 +161,12 @@ def _runs(total: str, rows: list[Figures]) -> Iterator[str]:
     if len(runs) == 1:
         yield f"{total} {next(iter(runs))}; seeds {_seeds(rows)}."
         return
-    yield f"{total} They are of more than one run:"
+    yield f"{total} The figures are from several runs:"
     yield ""
     for told, some in runs.items():
-        yield f"- {told}; seeds {_seeds(some)}: {', '.join(f'`{row.fault}`' for row in some)}."
+        names = ", ".join(f"`{row.fault}`" for row in some)
+        faults = names if 2 * len(some) <= len(rows) else "all other faults"
+        yield f"- {told}; seeds {_seeds(some)}: {faults}."
 
 
 def _seeds(rows: Iterable[Figures]) -> str:
@@ -166,12 +179,12 @@ def _seconds(value: float | None) -> str:
 
 
 def _where(rows: Iterable[Figures]) -> Iterator[str]:
-    yield "## What is looked at, and where"
+    yield "## Faults and their tests"
     yield ""
-    yield "Beside the load, tests look at each fault more closely than a load can: every reply lost"
-    yield "in turn, every prefix of the log, a million jobs due at once."
+    yield "In addition to the load, tests cover each fault in detail. Each reply is lost in turn,"
+    yield "each prefix of the log is restored, and a million jobs are due at once."
     yield ""
-    yield "| what can go wrong | under load | closely |"
+    yield "| fault | under load | in detail |"
     yield "|---|---|---|"
     for row in ROWS:
         faults = ", ".join(f"`{name}`" for name in row.faults)

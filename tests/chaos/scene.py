@@ -259,7 +259,7 @@ class Scene:
         account.findings += self._left_by_the_living(before)
         account.findings += self._stopped()
         for kind, count in self.load.refusals.items():
-            self.count(f"enqueue told {kind}", count)
+            self.count(f"enqueue raised {kind}", count)
         return Verdict(
             fault.name,
             self.seed,

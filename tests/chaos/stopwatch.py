@@ -15,8 +15,8 @@ from typing import Any, Final
 import redis
 
 from bide.client import blocking
+from bide.client.blocking import Connections, InFlightCalls
 from bide.client.execute import Call
-from bide.client.pool import Connections, InFlightCalls
 from bide.protocol.scripts import load, names
 
 SLOW_US: Final = 500

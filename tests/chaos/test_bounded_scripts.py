@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from bide import Queue
 from bide.client import blocking
@@ -35,7 +36,7 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import DEFAULT_PRIORITY, keys_of
 from bide.protocol.scripts import names
-from bide.worker.notes import MAX_BYTES as MAX_SAID_BYTES
+from bide.worker.queue_state import MAX_BYTES as MAX_SAID_BYTES
 from tests.chaos import other_release
 from tests.chaos.fill import fill, fill_groups
 from tests.chaos.many_schedules import time_schedules
@@ -272,7 +273,7 @@ def _time_producing(full: Full) -> None:
     full.time("enqueue again", lambda: full.enqueue(same))
     full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * enqueue_commands.CHUNK)))
     full.time("enqueue_full", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
-    _time_folding(full)
+    _time_dedup(full)
     everywhere = keys_of(None)
     full.time(
         "queue_register",
@@ -284,7 +285,7 @@ def _time_producing(full: Full) -> None:
     )
 
 
-def _time_folding(full: Full) -> None:
+def _time_dedup(full: Full) -> None:
     """Under keys that nobody holds, or that others do; and items for jobs that are nearly full."""
 
     def calls(way: str, key: str) -> list[enqueue_commands.Prepared]:
@@ -302,7 +303,7 @@ def _time_folding(full: Full) -> None:
         full.time(f"{kind}, of new keys", partial(fold, way))
         full.time(f"{kind}, of one key", partial(fold, way, "one"))
     way = f"g{hour},0,10000"
-    full.time("gathered", partial(fold, way, "small"))
+    full.time("batched", partial(fold, way, "small"))
     large = enqueue_commands.prepare(Body("app:task", ("x" * 900_000,)))._replace(
         terms=f"k=large f={way}"
     )
@@ -310,7 +311,7 @@ def _time_folding(full: Full) -> None:
     def nearly_full() -> None:
         full.enqueue([large._replace(id=new_id()), *calls(way, "large")])
 
-    full.time("gathered, large", nearly_full)
+    full.time("batched, large", nearly_full)
 
 
 def _time_consuming(full: Full) -> None:
@@ -511,7 +512,7 @@ def _time_noting(full: Full) -> None:
         return jobs
 
     def note(jobs: Sequence[Claimed], count: int) -> None:
-        said = [line._replace(id=job.id, token=job.token) for job in jobs] * count
+        said = [replace(line, id=job.id, token=job.token) for job in jobs] * count
         full.client.run(worker_commands.add_notes(KEYS, said))
 
     held = claimed()[: worker_commands.MAX_NOTED]

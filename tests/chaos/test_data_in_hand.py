@@ -13,7 +13,7 @@ import redis
 
 from bide import AsyncDelayQueue, DelayQueue, ServerUnavailable, State
 from bide.protocol.keys import keys_of
-from bide.queue.delay import core
+from bide.queue.delay import items as item_rules
 from tests.support.cpu_waits import Witness
 from tests.support.eventually import eventually
 from tests.support.piles import open_pile
@@ -99,7 +99,7 @@ def test_what_each_passes_over_comes_later_and_later_with_a_warning(
     direct: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core, "FIRST_DELAY", 60_000_000)  # none is due again within the test
+    monkeypatch.setattr(item_rules, "FIRST_DELAY", 60_000_000)  # none is due again within the test
     pushed = pile.push_many(["a", "b"])
     for n in range(3):
         if n:
@@ -170,13 +170,13 @@ def test_a_child_holds_nothing_and_gives_nothing_back_of_its_parents(
 
         def leave() -> int:
             pile._end(items, None)
-            return pile._core.sessions.held
+            return pile._sessions.held
 
-        assert pile._core.sessions.held == 1
+        assert pile._sessions.held == 1
         assert in_child(leave) == b"0"
         assert pile.queue.counts().active == 1
         assert items.ack()
-    assert pile._core.sessions.held == 0
+    assert pile._sessions.held == 0
     pile.close()
 
 

@@ -156,6 +156,7 @@ def test_a_program_that_is_too_old_says_so_and_touches_nothing(
     assert hold_raw(direct) == before
 
 
+@pytest.mark.slow
 def test_an_operator_has_the_rights_for_an_upgrade(
     crew: Crew, later: Path, queue: Queue, direct: redis.Redis, one_url: str
 ) -> None:
@@ -170,6 +171,7 @@ def hold_raw(direct: redis.Redis) -> dict[Any, Any]:
     return {key: direct.dump(key) for key in direct.scan_iter("bide:{mail}*")}
 
 
+@pytest.mark.slow
 def test_a_worker_that_holds_a_job_meanwhile_loses_it_to_a_newer_one(
     crew: Crew, later: Path, queue: Queue, one_url: str, program: Later
 ) -> None:
@@ -225,6 +227,7 @@ work()
     assert_legal(direct, "mail")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["there", "back"])
 def test_what_was_interrupted_is_begun_again(
     queue: Queue, direct: redis.Redis, program: Later, way: str
@@ -244,6 +247,7 @@ def test_what_was_interrupted_is_begun_again(
         assert queue.counts().completed == 701
 
 
+@pytest.mark.slow
 def test_a_way_back_that_was_given_up_is_undone(
     queue: Queue, direct: redis.Redis, program: Later
 ) -> None:

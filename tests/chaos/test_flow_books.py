@@ -71,20 +71,20 @@ def a_child_before_its_parent() -> Iterable[str]:
 
 
 def a_lost_item() -> Iterable[str]:
-    assert list(flows.wrongly_gathered([[("k", 0)], [("k", 1)]], {"k": 2})) == []
-    return flows.wrongly_gathered([[("k", 0)]], {"k": 2})
+    assert list(flows.wrongly_batched([[("k", 0)], [("k", 1)]], {"k": 2})) == []
+    return flows.wrongly_batched([[("k", 0)]], {"k": 2})
 
 
 def an_item_twice() -> Iterable[str]:
-    return flows.wrongly_gathered([[("k", 0), ("k", 1)], [("k", 1)]], {"k": 2})
+    return flows.wrongly_batched([[("k", 0), ("k", 1)], [("k", 1)]], {"k": 2})
 
 
 def items_in_no_order() -> Iterable[str]:
-    return flows.wrongly_gathered([[("k", 1), ("k", 0)]], {"k": 2})
+    return flows.wrongly_batched([[("k", 1), ("k", 0)]], {"k": 2})
 
 
 def items_of_two_keys() -> Iterable[str]:
-    return flows.wrongly_gathered([[("k", 0), ("l", 0)]], {"k": 1, "l": 1})
+    return flows.wrongly_batched([[("k", 0), ("l", 0)]], {"k": 1, "l": 1})
 
 
 def a_time_too_few() -> Iterable[str]:

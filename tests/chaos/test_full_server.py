@@ -162,7 +162,7 @@ def test_what_runs_can_be_asked_to_end_and_what_has_ended_retried(tank: Tank) ->
     asked = ids[:10]
     assert tank.queue.cancel_many(asked) == ["asked"] * 10
     assert [run(job_commands.await_end(KEYS, id, LEASE_US)) for id in ids] == ["active"] * 30
-    settles = [Settle(job.id, job.token, "fail", "+60000000") for job in jobs[10:]]
+    settles = [Settle(job.id, job.token, "fail", keep="+60000000") for job in jobs[10:]]
     settles += [Settle(job.id, job.token, "retry", "+60000000") for job in jobs[:10]]
     assert run(worker_commands.settle(KEYS, settles)) == ["ok"] * 30
     assert assert_legal(tank.direct, "mail").sets["cancelled"].keys() == set(asked)
@@ -229,7 +229,7 @@ def test_a_worker_refuses_a_server_that_drops_jobs(tank: Tank, crew: Crew, polic
     before = hold(tank.direct, "mail")
     worker = crew.worker(tank.url, "-q", "mail", "--burst")
     assert worker.wait() == 2
-    worker.says(f"(maxmemory-policy {policy}); set maxmemory-policy noeviction, or accept that")
+    worker.says(f"(maxmemory-policy {policy}); run `CONFIG SET maxmemory-policy noeviction`")
     assert hold(tank.direct, "mail") == before
     assert crew.ledger.lines() == []
     worker = crew.worker(tank.url, "-q", "mail", "--burst", "--allow-eviction")

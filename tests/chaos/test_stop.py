@@ -160,11 +160,7 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
     proxy.lose_every_reply(1)
 
     async def until_heard() -> None:
-        client, heard, over = (
-            aio.AsyncClient(proxy.url, retry_for=0),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
+        client = aio.AsyncClient(proxy.url, retry_for=0)
         beats = 0
 
         def about(skew: float | None) -> WorkerReport:
@@ -174,14 +170,11 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
                 proxy.behave()
             return WorkerReport("host")
 
-        beating = heartbeat.send_heartbeats(
-            client, keys_of(None), [], "w1.a", about, heard.set, lambda: None, over
-        )
-        task = asyncio.create_task(beating)
+        beating = heartbeat.Heartbeat(client, keys_of(None), [], "w1.a", about, lambda: None)
         async with asyncio.timeout(30):
-            await heard.wait()
-        over.set()
-        await task
+            while not beating.accepted_at:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.01)
+        await beating.close(leaves=False)
         await client.close()
 
     asyncio.run(until_heard())

@@ -68,17 +68,23 @@ def direct(url: str) -> Iterator[redis.Redis]:
 def trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Round trips: of blocking clients, of clients on an event loop."""
     made: Counter[str] = Counter()
-    blocking, awaited = sync.Client._begin, aio.AsyncClient.attempt_many
+    blocking, begun = sync.Client.attempt_many, sync.Client.begin
+    awaited = aio.AsyncClient.attempt_many
 
     def counted(self: sync.Client, commands: Any) -> Any:
         made["blocking"] += 1
         return blocking(self, commands)
 
+    def counted_ahead(self: sync.Client, commands: Any, behind: Any = None) -> Any:
+        made["blocking"] += 1
+        return begun(self, commands, behind)
+
     async def counted_too(self: aio.AsyncClient, commands: Any) -> Any:
         made["awaited"] += 1
         return await awaited(self, commands)
 
-    monkeypatch.setattr(sync.Client, "_begin", counted)
+    monkeypatch.setattr(sync.Client, "attempt_many", counted)
+    monkeypatch.setattr(sync.Client, "begin", counted_ahead)
     monkeypatch.setattr(aio.AsyncClient, "attempt_many", counted_too)
     return made
 

@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Callable[[Queue], Sequence[Prepared]], int, float, float]
     "kept out": (lambda q: many(q, unique=Unique(key=1)), 1, 10.5, 0),
     "pushed": (lambda q: many(q, unique=debounce("1h")), 0, 18, 0),
     "throttled": (lambda q: many(q, unique=throttle("1/1h")), 1, 19, 0),
-    "gathered": (lambda q: many(q, unique=batch("1h", max_size=100)), 10, 15, 0),
+    "batched": (lambda q: many(q, unique=batch("1h", max_size=100)), 10, 15, 0),
     "of a group of its own": (of_own_groups, COUNT, 9.5, 9.7),
     "of ten groups": (of_ten_groups, COUNT, 4.9, 18),
     "of one wide group": (of_one_wide_group, COUNT, 4.4, 22),

@@ -21,7 +21,7 @@ FEATURES: Final[dict[str, str]] = {
     r"groups?": "group=",
     r"priorit(?:y|ies)": "priority=",
     r"deduplication|debounc\w+|throttl\w+|unique jobs?": "unique=",
-    r"batch(?:es|ing)?|gathering": "queue.batch",
+    r"batch(?:es|ing)?|batching": "queue.batch",
     r"progress": "job.progress",
     r"callbacks?": "on_success=",
     r"middlewares?": "bide.Middleware",

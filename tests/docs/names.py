@@ -20,7 +20,12 @@ import click
 
 from tests.docs import lists
 
-_HIDDEN: Final = re.compile(r"^( *)(`{3,}).*?^ *\2 *$|<!--.*?-->", re.DOTALL | re.MULTILINE)
+_GENERATED: Final = re.compile(r"<!-- generated:.*?<!-- end: generated -->", re.DOTALL)
+_HIDDEN: Final = re.compile(
+    rf"{_GENERATED.pattern}|^( *)(`{{3,}}).*?^ *\2 *$|<!--.*?-->",
+    re.DOTALL | re.MULTILINE,
+)
+"""What readers do not see, blocks, and what is made of the code."""
 _SPAN: Final = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 _CELL: Final = re.compile(r"(?<!\\)\|")
 _END: Final = re.compile(r"(?<=[.;:?!])\s+(?=[A-Z*(\[`])")
@@ -100,7 +105,8 @@ def _sentences(paragraph: str) -> Iterator[str]:
 
 def command_lines(text: str) -> list[str]:
     """The lines of a page's blocks, fenced or indented, that call `bide`, run or not."""
-    return [re.sub(r"\s[|>#].*", "", line) for line in _COMMAND.findall(text)]
+    written = _GENERATED.sub("", text)
+    return [re.sub(r"\s[|>#].*", "", line) for line in _COMMAND.findall(written)]
 
 
 class Unknown(Exception):

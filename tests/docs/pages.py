@@ -13,7 +13,8 @@ A page is Markdown. Its fenced blocks are steps, in the order in which they stan
 HTML comments, which readers do not see, say the rest: `<!-- python: ... -->` and
 `<!-- run: bide ... -->` are steps that the page does not show; `<!-- skip: why -->` lets the next
 block be; `<!-- needs: package -->` runs the next block, or hidden step, only where it is installed;
-what stands between `<!-- figures: ... -->` and `<!-- end: figures -->` is made of measurements.
+what stands between `<!-- figures: ... -->` and `<!-- end: figures -->` is made of measurements, and
+between `<!-- generated: ... -->` and `<!-- end: generated -->` of the code.
 """
 
 from __future__ import annotations
@@ -170,10 +171,10 @@ def _parts(text: str) -> Iterator[Step | _Block | _Mark]:
 
 def _said(comment: str, line: int) -> Iterator[Step | _Mark]:
     word, colon, rest = comment.strip().partition(":")
-    if not colon or word not in ("python", "run", "skip", "needs", "figures", "end"):
-        known = "python:, run:, skip:, needs:, or figures: and end: around a table that is made"
+    if not colon or word not in ("python", "run", "skip", "needs", "figures", "generated", "end"):
+        known = "python:, run:, skip:, needs:, or figures:, generated: and end: around what is made"
         raise BadPage(f"line {line}: a comment is {known}, not {comment!r}")
-    if word in ("figures", "end"):
+    if word in ("figures", "generated", "end"):
         return
     if word == "python":
         yield Python(line, rest.strip("\n") if "\n" in rest else rest.strip())

@@ -25,6 +25,7 @@ from typing import Any
 
 from tests.docs.pages import ROOT, Command, File, Python, Step, steps
 from tests.support.compare import differs
+from tests.support.eventually import eventually
 
 DEADLINE = 60.0
 
@@ -47,7 +48,7 @@ _forks.set_forkserver_preload(["bide.cli.main"])
 
 
 class Program:
-    """A command in a process of its own; what it prints, on both streams, is gathered in a file.
+    """A command in a process of its own; what it prints, on both streams, is collected in a file.
 
     `bide` is forked from a process that has imported it, and nothing else: half a second less.
     """
@@ -61,8 +62,12 @@ class Program:
         self._process.start()
 
     def end(self, stop: bool = False) -> tuple[int, str]:
-        """Wait for its end, having asked for it with `stop`; exit code and what it printed."""
+        """Wait for its end, having asked for it with `stop`; exit code and what it printed.
+
+        A program is stopped once it has printed something: before, a signal may find it importing.
+        """
         if stop:
+            eventually(lambda: self._told.stat().st_size or not self._process.is_alive())
             self._process.terminate()
         self._process.join(DEADLINE)
         code = self._process.exitcode

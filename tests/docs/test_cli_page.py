@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +18,10 @@ import pytest
 import redis
 
 import bide
-from bide.cli.jobs import change
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.queues import RunningTask, WorkerReport, heartbeat
 from bide.protocol.keys import keys_of
+from bide.views.verbs import VERBS
 from tests.docs.names import passages
 from tests.docs.pages import ROOT
 from tests.support.console import bide as command
@@ -38,9 +40,23 @@ def test_a_change_is_for_the_states_that_the_table_says() -> None:
             rows.setdefault(cell.first, []).append(cell.text)
     assert len(rows) == 5
     for first, (_, _, possible, usual) in rows.items():
-        verb = getattr(change, first.removeprefix("bide jobs ").upper())
+        verb = VERBS[first.removeprefix("bide jobs ")]
         assert {*possible.split(", ")} == {*verb.possible}, first
         assert {*usual.split(", ")} == {*verb.usual}, first
+
+
+def test_purpose_usage_and_options_are_those_of_the_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "make_cli.py"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for heading in SECTIONS:
+        if heading.startswith("bide "):
+            assert f"### {heading}\n\n<!-- generated: {heading} -->\n" in PAGE
 
 
 # -- JSON
@@ -83,8 +99,7 @@ CALLS: Final = {
     "bide events": "events -q mail --after 1-1 --timeout 0",
     "bide queues ls": "queues ls",
     "bide workers": "workers",
-    "bide jobs cancel, retry, promote, reschedule, delete": "jobs cancel later; "
-    "jobs delete -q mail -s failed --dry-run",
+    "Jobs by id or in bulk": "jobs cancel later; jobs delete -q mail -s failed --dry-run",
     "bide queues groups": "queues groups mail",
     "bide queues limit": "queues limit mail; queues limit mail --group g --rate 1/s",
     "bide health": "health -q mail; health",

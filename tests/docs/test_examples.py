@@ -44,6 +44,20 @@ def test_an_example_is_short(example: Path) -> None:
     assert len(example.read_text("utf-8").splitlines()) <= 60
 
 
+def test_the_page_shows_the_code_of_each_example() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "make_examples.py"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "docs" / "examples.md").read_text("utf-8")
+    for example in (*EXAMPLES, ROOT / "examples" / "node" / "enqueue.mjs"):
+        assert f"<!-- generated: {example.relative_to(ROOT)} -->" in page
+
+
 def test_a_group_of_lines_outlives_the_worker_that_handles_it(
     one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

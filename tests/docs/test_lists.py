@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Final
 
@@ -52,7 +53,7 @@ def test_the_reasons_why_a_job_has_not_run_are_listed() -> None:
 
 def test_the_options_of_a_schedule_are_listed() -> None:
     told = _text("howto/schedules.md")
-    options = re.search(r"the options of a job: (.*?);", told, re.DOTALL)
+    options = re.search(r"these options of a job: (.*?)\.", told, re.DOTALL)
     verbs = re.search(r"`queue.schedules` also has (.*?);", told, re.DOTALL)
     assert options
     assert {*_spans(options[1])} == {*bide.ScheduleOptions.__annotations__}
@@ -69,6 +70,26 @@ def test_the_fields_of_a_body_are_listed() -> None:
     _, _, told = _text("reference/wire.md").partition("## The body")
     rows = re.findall(r"^\| (`[^|]+) \|", told.partition("\n## ")[0], re.MULTILINE)
     assert {span for row in rows for span in _spans(row)} == {*bide.Body.__struct_fields__}
+
+
+def test_every_public_error_has_its_cause_and_its_repair() -> None:
+    rows = [row for row in _rows("troubleshooting.md", "error | cause") if all(row)]
+    rows += _rows("troubleshooting.md", "error | what it says")
+    public = (name for name in bide.__all__ if isinstance(getattr(bide, name), type))
+    errors = {name for name in public if issubclass(getattr(bide, name), BaseException)}
+    assert {row[0].strip("`") for row in rows} == errors
+
+
+def test_the_extras_of_pip_and_what_they_bring_are_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    rows = {row[0].strip("`"): row[1] for row in _rows("installation.md", "extra")}
+    assert rows.keys() == extras.keys() - {"docs", "dev", "mutants"}  # those are contributors'
+    for extra, brings in rows.items():
+        names = (re.match(r"bide\[(\w+)\]|[\w-]+", wanted) for wanted in extras[extra])
+        assert all((name[1] or name[0]) in brings for name in names if name), extra
+    needed = {row[0] for row in _rows("installation.md", "package")}
+    assert needed == {re.split(r"\W", wanted)[0] for wanted in project["dependencies"]}
 
 
 def _spans(text: str) -> list[str]:

@@ -49,13 +49,21 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         *("ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers"),
         *("delay_key", "django.tasks"),
     ),
+    "docs/coming-from/arq.md": ("on_startup", "cron_jobs"),
     "docs/coming-from/bull.md": ("UnrecoverableError",),
+    "docs/coming-from/celery.md": (
+        *("beat_schedule", "apply_async", "shared_task", "app.task", "send_task", "--statedb"),
+        *("acks_late", "task_reject_on_worker_lost", "task_always_eager", "rate_limit"),
+        *("retry_backoff", "retry_jitter", "max_retries", "soft_time_limit", "time_limit"),
+    ),
     "docs/coming-from/delay-rq.md": (
-        *("at_front", "pipeline=", "enqueue_at", "enqueue_in", "Repeat", "enqueued_at"),
+        *("at_front", "enqueue_at", "enqueue_in", "Repeat", "enqueued_at"),
         *("CanceledJobRegistry", "DeferredJobRegistry", "delay_gate", "rq.Queue", "redis.Redis"),
         "delay_key",
         *("sentinel.master_for", "delayed_jobs", "cancel_delayed"),
     ),
+    "docs/coming-from/docket.md": ("Retry(attempts=5)", "Cron", "Perpetual", "docket"),
+    "docs/coming-from/dramatiq.md": ("mail.DQ",),
     "docs/coming-from/index.md": (
         *("--with-scheduler", "delayed_jobs", "cancel_delayed", "delay_gate"),
     ),
@@ -74,15 +82,20 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/production.md": ("bide supervisor orders", "WatchdogSec", "TimeoutStopSec"),
     "docs/howto/retry.md": ("my_function",),
     "docs/howto/timeouts.md": ("requests.get",),
+    "docs/howto/sizing.md": ("used_memory", "vm.overcommit_memory", "jobs_per_s", "cpu_seconds"),
     "docs/howto/tracing.md": (
         *("messaging.system", "messaging.destination.name"),
         *("bide.tasks.task", "bide.attempt", "bide.redelivered", "bide.lateness"),
     ),
     "docs/howto/web.md": ("current_app", "TestCase", "django.tasks", "app.app_context"),
+    "docs/installation.md": ("django.tasks",),
     "docs/reference/wire.md": ("Decimal",),
     "docs/testing.md": (
         *("django.tasks", "TestCase", "captureOnCommitCallbacks", "monkeypatch.setenv"),
         *("django_capture_on_commit_callbacks", "pytest.mark"),
+    ),
+    "docs/troubleshooting.md": (
+        *("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "requests.get", "CancelledError"),
     ),
 }
 """Names of other libraries, of servers and systems that a page mentions where it speaks of ours."""
@@ -91,11 +104,9 @@ TRUE: Final[dict[str, str]] = {
     "docs/cli.md": "no progress bars",
     "docs/coming-from/bull.md": "no `waiting` event",
     "docs/decisions/0010-signatures.md": "no time and no priority",
-    "docs/decisions/0013-groups.md": "A queue without groups",
     "docs/decisions/0014-dependencies.md": "touches no group",
     "docs/howto/groups.md": "Jobs without a group",
     "docs/howto/page.md": "no cron expressions are counted",
-    "docs/howto/schedules.md": "it has no `schedule_time`",
     "docs/testing.md": "enqueues itself without end",
 }
 """What reads like the denial of a feature, and is none."""

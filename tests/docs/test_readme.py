@@ -55,6 +55,49 @@ def test_both_languages_have_the_same(part: Callable[[str], object]) -> None:
     assert chinese == english
 
 
+def test_it_is_read_in_minutes() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 1100
+
+
+COMPARED: Final = {
+    # which row of the README: page, section and column; then the row of each library there
+    "median": ("performance", "Lateness in ms, 200 jobs/s", "p50"),
+    "99th percentile": ("performance", "Lateness in ms, 200 jobs/s", "p99"),
+    "Worker killed": ("comparison", "## A worker is killed\n", "not back"),
+    "Killed while": ("comparison", "## A worker is killed while jobs become due", "not back"),
+    "Throughput": ("performance", "figures: Jobs that do nothing", "jobs/s"),
+}
+
+
+@pytest.mark.parametrize("row", COMPARED)
+def test_its_comparison_says_what_the_pages_say(row: str) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    libraries, *rows = _cells(readme[readme.index("## Why bide") :])
+    (shown,) = (cells[1:] for cells in rows if row in cells[0])
+    page, section, column = COMPARED[row]
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    columns, *measured = _cells(text[text.index(section) :])
+    values: dict[str, list[float]] = {}
+    for cells in measured:
+        name = re.split("[ ,]", cells[0].strip("*"))[0].lower()
+        if (value := cells[columns.index(column)]) != "–":
+            values.setdefault(name, []).append(_number(value))
+    for library, figure in zip(libraries[1:], shown, strict=True):
+        best = max(values[library.lower()])  # of several kinds of workers, the fastest
+        assert _number(figure) == _number(f"{best:.3g}") or _number(figure) == best, library
+
+
+def _cells(text: str) -> list[list[str]]:
+    """The rows of the first table in a text, its first line first, without the line below it."""
+    lines = [line for line in text[text.index("\n|") + 1 :].split("\n\n")[0].splitlines() if line]
+    rows = [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines]
+    return [rows[0], *rows[2:]]
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
 def test_each_leads_to_the_other_at_its_top() -> None:
     for page, other in (PAGES, PAGES[::-1]):
         top = (ROOT / page).read_text("utf-8").splitlines()[:3]

@@ -178,15 +178,15 @@ async def test_those_who_come_while_the_sender_is_cancelled_do_not_hang(
 ) -> None:
     first = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
     await asyncio.sleep(0)
-    (batcher,) = queue._batchers.current.values()
-    while batcher._sender is None:  # noqa: ASYNC110 - until what they share begins
+    (coalescer,) = queue._coalescers.current.values()
+    while coalescer._sender is None:  # noqa: ASYNC110 - until what they share begins
         await asyncio.sleep(0)
     for _ in range(ticks):
         await asyncio.sleep(0)
     later = [asyncio.create_task(queue.enqueue(jobs.add, i)) for i in range(3)]
-    batcher._sender.cancel()
+    coalescer._sender.cancel()
     results = await asyncio.wait_for(
-        asyncio.gather(*first, *later, return_exceptions=True), timeout=10
+        asyncio.gather(*first, *later, return_exceptions=True), timeout=90
     )
     assert len(results) == 6
     assert (await queue.enqueue(jobs.add, 9)).created

@@ -47,7 +47,7 @@ def test_a_job_says_under_which_key_calls_fold_into_it(home: Path, mail: Queue) 
         mail.batch("web", i, into="shop:greet", quiet="1h", max_wait=None, job_id=f"g{i}")
     mail.enqueue("shop:greet", "x", unique=Unique(key="once"), job_id="once")
     shown = said(bide(home, "jobs", "show", "g0", url=mail.url))
-    assert "gathering: due 1h after the latest item, or with 100 items; 3 so far" in shown
+    assert "batch: due 1h after the latest item, or with 100 items; 3 so far" in shown
     assert "shop:greet:web" in shown
     assert "[0, 1, 2]" in shown
     assert "unique until it has finished" in said(bide(home, "jobs", "show", "once", url=mail.url))

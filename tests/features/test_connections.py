@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 import redis
 
-import bide.client.pool
+import bide.client.blocking
 from bide.client import blocking
-from bide.client.pool import SHORT, SLEPT, Connections
+from bide.client.blocking import SHORT, SLEPT, Connections
 
 QUICK = ("PING",)
 SLOW = ("BLPOP", "nothing", 0.01)
@@ -105,7 +105,7 @@ def test_who_watches_yields_to_a_server_on_the_same_processor(
 def test_without_a_call_that_looks_it_sleeps(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bide.client.pool, "_poll", None)
+    monkeypatch.setattr(bide.client.blocking, "_poll", None)
     assert connections.round_trip([SLOW, QUICK]) == [None, b"PONG"]
 
 

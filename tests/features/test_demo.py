@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.cli.demo.books import LOST, TWICE, Problem, balance
-from bide.cli.demo.journal import Begun, read_journal, sample
+from bide.cli.demo.books import LOST, TWICE, Begun, Problem, Record, balance, sample
 from bide.cli.demo.play import LEASE
 from tests.support.cpu_waits import SERVER, Starvation, Witness
 from tests.support.eventually import PATIENCE, eventually
@@ -89,7 +88,7 @@ def at_work(temporary: Path) -> dict[int, str]:
             shown = Path(f"/proc/{pid}/cmdline").read_bytes()
             if b"-server" in shown:
                 found[pid] = f"{SERVER} {pid}"
-            elif b"bide.cli.demo.tasks" in shown:
+            elif b"bide.cli.demo.play" in shown:
                 found[pid] = str(pid)
     return found
 
@@ -146,7 +145,8 @@ def test_the_books_balance_although_a_worker_is_killed(
     with Witness(lambda: at_work(temporary)) as witness:
         demo = run(env, *SMALL, "--keep", kept)
     books = balance(kept / "orders.csv", kept / "journal.jsonl")
-    runs = [e for e in read_journal(kept / "journal.jsonl").events if isinstance(e, Begun)]
+    events = Record(kept / "journal.jsonl").read()
+    runs = [event for event in events if isinstance(event, Begun)]
     starved = witness.starved(LEASE)
     assert [p for p in books.problems if not is_explained(p, runs, starved)] == []
     assert (demo.returncode, demo.stderr) == (0 if books.balanced else 1, "")
@@ -247,6 +247,14 @@ def test_a_file_that_cannot_be_used_is_one_sentence(
     assert demo.stderr.startswith(f"Error: {mine} ")
     assert says in demo.stderr
     assert demo.stderr.count("\n") == 1
+    assert_clean(temporary)
+
+
+def test_a_server_and_a_prefix_of_the_environment_change_nothing(
+    env: dict[str, str], temporary: Path
+) -> None:
+    demo = run(env | {"BIDE_URL": "redis://127.0.0.1:1/0", "BIDE_PREFIX": "mine"}, *SMALL)
+    assert re.search(r"\blost +0\n", demo.stdout), demo.stdout + demo.stderr
     assert_clean(temporary)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from bide import Queue
-from bide.cli.dev.run import DevProcess
+from bide.cli.dev import DevProcess
 from bide.views.site import Site
 from tests.support.console import bide, environment, error_of
 from tests.support.serving import Page
@@ -261,7 +261,7 @@ def test_nothing_outlives_it_even_when_it_is_killed(tmp_path: Path, start: Start
 def test_what_does_not_want_to_end_is_killed_where_dev_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.cli.dev.run.SPARE", 0.5)
+    monkeypatch.setattr("bide.cli.dev.SPARE", 0.5)
     stubborn = (
         "import os, signal\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -270,7 +270,6 @@ def test_what_does_not_want_to_end_is_killed_where_dev_was(
 
     async def main() -> int:
         part = await DevProcess.start(
-            "stubborn",
             [sys.executable, "-c", stubborn],
             0.5,
             environment={},
@@ -285,7 +284,7 @@ def test_what_does_not_want_to_end_is_killed_where_dev_was(
             watcher.communicate()  # its line ends, as it does when `dev` is killed
             return await part.ended()
         finally:
-            part.bury()
+            await part.end()
 
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == -signal.SIGKILL
 

@@ -29,7 +29,7 @@ def test_a_function_is_called_with_what_it_wants_and_raises_in_vain(
     for n in (1, 2):
         queue.enqueue(jobs.add, 1, n)
     burst(queue)
-    assert kinds([got.get(timeout=10), got.get(timeout=10)]) == ["completed"] * 2
+    assert kinds([got.get(timeout=90), got.get(timeout=90)]) == ["completed"] * 2
     listening.stop()
     listening.stop()
     assert [r.getMessage()[:30] for r in caplog.records if r.name == "bide.model.events"] == [
@@ -68,7 +68,7 @@ def test_a_callback_may_stop_its_own_listening(queue: Queue) -> None:
 
 def test_callbacks_that_close_the_queue_wait_for_nobody(queue: Queue) -> None:
     """Each would wait for the other to end."""
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=90)
 
     def callback(event: Event) -> None:
         both.wait()
@@ -93,10 +93,10 @@ def test_a_gap_before_what_a_callback_wants_is_logged(
     with caplog.at_level(logging.WARNING, "bide.model.events"):
         queue.on("added", got.put, after="1-1")
         queue.enqueue(jobs.add, 1, 1, delay=60)
-        assert got.get(timeout=10).kind == "added"
+        assert got.get(timeout=90).kind == "added"
     assert "were lost" in caplog.text
     queue.on(("gap", "added"), got.put, after="1-1")
-    assert got.get(timeout=10).kind == "gap"
+    assert got.get(timeout=90).kind == "gap"
 
 
 def test_a_callback_must_be_a_function_and_wants_kinds(one_url: str) -> None:

@@ -214,7 +214,7 @@ def test_a_wrong_address_is_an_error_at_once() -> None:
     ],
 )
 def test_an_entry_that_is_not_bides_stops_no_listener(queue: Queue, fields: Any) -> None:
-    with queue.events(timeout=10) as events:
+    with queue.events(timeout=90) as events:
         first = queue.enqueue(jobs.add, 1, 1, delay=60)
         assert next(events).job_id == first.id
         opened, n = events.after.split("-")

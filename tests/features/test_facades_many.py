@@ -22,7 +22,7 @@ from bide import (
     add_middleware,
 )
 from bide.client import blocking
-from bide.client.pool import Connections
+from bide.client.blocking import Connections
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.keys import keys_of

@@ -21,7 +21,7 @@ from bide import (
     fan_in,
     throttle,
 )
-from bide.model.dedup import Folding
+from bide.model.dedup import DedupPolicy
 from bide.protocol.commands import dependencies as dependency_commands
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -220,15 +220,15 @@ def test_what_cannot_be_meant_is_refused(queue: Queue, options: Any, why: str) -
 
 @pytest.mark.parametrize("unique", [Unique(), debounce("1s"), throttle("1/s"), batch("1s")])
 def test_what_waits_cannot_fold_and_is_refused_wherever_it_is_said(
-    queue: Queue, unique: Folding
+    queue: Queue, unique: DedupPolicy
 ) -> None:
-    folding = queue.prepare(jobs.add, (1,), unique=unique, job_id="a")
+    dedup = queue.prepare(jobs.add, (1,), unique=unique, job_id="a")
     with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
         queue.prepare(jobs.add, (1,), unique=unique, depends_on="b")
     with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
-        chain(queue.prepare(jobs.add, (1,)), folding)
+        chain(queue.prepare(jobs.add, (1,)), dedup)
     with pytest.raises(UsageError, match="which may fold into another job; enqueue that first"):
-        queue.enqueue_many(chain(folding, queue.prepare(jobs.add, (2,))))
+        queue.enqueue_many(chain(dedup, queue.prepare(jobs.add, (2,))))
     with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
         queue.batch("key", 1, into=jobs.add, depends_on="b")
 

@@ -14,7 +14,7 @@ import pytest
 from bide.cli import cron as cron_cli
 from bide.cli import screen
 from bide.cli.jobs.show import _print
-from bide.cli.options import read_address, read_at, read_value
+from bide.cli.options import read_address, read_value
 from bide.cli.screen import echo_json
 from bide.cli.workers import print_workers
 from bide.client.execute import ClientState, Send, execute
@@ -57,6 +57,7 @@ from bide.queue.job_view import JobView
 from bide.tasks.task import TaskRegistry
 from bide.views import job
 from bide.views import schedules as schedule_report
+from bide.views.params import read_moment, relative
 from bide.views.queues import workers_report
 from bide.worker.lifespan import Lifespan
 from bide.worker.queue_state import QueueState, read_strategy
@@ -182,16 +183,16 @@ def a_body(mutator: Mutator, corpus: list[bytes]) -> None:
     queue_state = QueueState(MAIL, "w", 1_000_000)
     run = RunningJob(queue_state, Claimed("a", body, NOW, 1, 0, NOW, NOW), 0.0, lambda: None)
     with contextlib.suppress(BideError):
-        target, read_body = copy_context().run(read, run, _served, allow_pickle=True)
+        target = copy_context().run(read, run, _served, allow_pickle=True)
         assert target.function.__module__ == tasks.__name__, "nothing else is ever found"
-        prepare(read_body, target, Lifespan(), ())
+        prepare(run, target, Lifespan())
     assert run.task_name.isprintable()
     assert 0 < run.policy.timeout <= 1e10
     assert not tasks.imported()
 
 
 def a_signature(mutator: Mutator, corpus: list[bytes]) -> None:
-    """Nothing but what was signed passes; of gathered calls, each is signed by itself."""
+    """Nothing but what was signed passes; of batched calls, each is signed by itself."""
     i = mutator.random.randrange(len(corpus))
     signed = mutator.bytes([corpus[i]])
     if any(signed == one for one in corpus):
@@ -226,7 +227,7 @@ def check_harmless(text: str) -> None:
 
 
 def look_at(snapshot: Snapshot) -> None:
-    view: JobView[Any] = JobView("a", snapshot=snapshot)
+    view: JobView[Any] = JobView(None, "a", snapshot=snapshot)
     for name in dir(JobView):
         if not name.startswith("_"):
             with contextlib.suppress(BideError):
@@ -235,7 +236,7 @@ def look_at(snapshot: Snapshot) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         _print(seen, explain(Read("mail", snapshot, _COUNTS, [])), "")
         echo_json(job.full(seen))
-        screen.remark(seen), job.when(seen)
+        screen.remark(seen), relative(-seen.ago)
     check_harmless(out.getvalue())
     with contextlib.suppress(BideError):
         ItemInfo.read(snapshot)
@@ -270,7 +271,7 @@ def a_schedule(mutator: Mutator, corpus: list[bytes]) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         for one in page.schedules:
             seen = schedule_report.FoundSchedule("mail", one, from_us(NOW))
-            print(*(str(cell) for cell in cron_cli._row(seen)[:1]))
+            print(*(column.value(seen) for column in cron_cli.COLUMNS))
             echo_json(schedule_report.schedule_report(seen))
     assert out.getvalue()
 
@@ -355,13 +356,14 @@ WORDS = [
     *("2030-01-31T09:00:00+01:00", f"{ONE},{TWO},unsigned", "mail", "app.tasks:send"),
 ]
 _READERS: list[Callable[[str], object]] = [
-    *(resolve_url, hide_password, to_us, read_strategy, read_address, read_value, read_at),
+    *(resolve_url, hide_password, to_us, read_strategy, read_address, read_value),
     *(
         Cron,
         zone_of,
         Keyring,
         keys_of,
         lambda text: to_bytes(text, "x"),
+        lambda text: read_moment(text, "x"),
         lambda text: _served.find(text),
     ),
 ]

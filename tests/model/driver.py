@@ -154,7 +154,9 @@ class Driver:
             none = outcome in ("complete", "fail") and (when == "+0" or when[0] == "@")
             none = none or (outcome == "release" and not begun)
             if none or outcome == "crash":
-                self._settled.append(Settle(id, token, outcome, "", data))
+                self._settled.append(Settle(id, token, outcome, data=data))
+            elif outcome in ("complete", "fail"):
+                self._settled.append(Settle(id, token, outcome, data=data, keep=self.when(when)))
             else:
                 self._settled.append(Settle(id, token, outcome, self.when(when), data))
         self.settle_again()
@@ -180,9 +182,9 @@ class Driver:
 
     def _at(self, settle: Settle, now: int) -> int | None:
         """When the job is due again, or for how long it is kept."""
-        if not settle.when:
-            return None
-        return self.at(settle.when, 0 if settle.outcome in ("complete", "fail") else now)
+        if settle.keep:
+            return self.at(settle.keep, 0)
+        return self.at(settle.due, now) if settle.due else None
 
     def note(self, picks: list[tuple[int, str, bool]], difference: int = 0) -> None:
         said = []

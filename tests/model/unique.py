@@ -1,4 +1,4 @@
-"""Unique jobs in the model of all verbs; `model/dedup.py` has all kinds of folding."""
+"""Unique jobs in the model of all verbs; `model/dedup.py` has all kinds of dedup."""
 
 from __future__ import annotations
 

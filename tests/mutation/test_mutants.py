@@ -60,9 +60,7 @@ def _users_of(include: str) -> list[str]:
         next(
             name
             for name in scripts.names()
-            for tag, text in scripts.load(name).header
-            for word in text.split()
-            if tag in ("include", "later") and word == stem
+            if stem in scripts._parts(scripts._split(f"{name}.lua")[1])
         )
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
@@ -68,7 +69,7 @@ def test_every_renewal_of_its_lease_says_so(q: Probe) -> None:
         q.move(LEASE - 1)
         assert q.extend(a, b) == ["asked", "ok"]
     assert q.where("a") == "active", "it is renewed all the same"
-    assert q.extend(a._replace(token=a.token - 1)) == ["lost"]
+    assert q.extend(replace(a, token=a.token - 1)) == ["lost"]
 
 
 @pytest.mark.parametrize("outcome", ["retry", "snooze", "release"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bide.model.job import Claimed
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
@@ -15,7 +16,7 @@ def test_a_job_taken_is_active_under_a_lease_and_in_no_other_set(q: Probe) -> No
     (receipt,) = q.add("a", priority=7)
     claim = q.claim("w1", 1)
     (job,) = claim.jobs
-    assert job == ("a", BODY, claim.now_us, 1, 0, receipt.due_us, receipt.due_us, 0, 0)
+    assert job == Claimed("a", BODY, claim.now_us, 1, 0, receipt.due_us, receipt.due_us, 0, 0)
     holding = q.holding()
     assert {name: ids for name, ids in holding.sets.items() if ids} == {
         "active": {"a": claim.now_us + LEASE_US}

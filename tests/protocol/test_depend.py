@@ -40,7 +40,7 @@ def state(q: Probe, id: str) -> str | None:
 def cause(q: Probe, id: str) -> str | None:
     seen = q.fetch(id)
     assert seen
-    return seen.terms.cause
+    return seen.constraints.cause
 
 
 def test_it_waits_until_its_parent_has_completed_and_runs_at_once(q: Probe) -> None:
@@ -214,7 +214,7 @@ def test_a_child_may_expire_while_it_waits_only_at_a_moment(q: Probe) -> None:
     assert [state(q, id) for id in "bc"] == ["cancelled", "blocked"]
     seen = q.fetch("b")
     assert seen
-    assert seen.terms.expired_us
+    assert seen.constraints.expired_us
     q.move(55)
     end(q, "a")
     q.run(job_commands.pause(q.keys))

@@ -103,7 +103,7 @@ def test_what_expires_while_it_is_placed_is_an_expired_job(q: Probe) -> None:
     q.claim(count=0)
     seen = q.fetch("z")
     assert seen
-    assert (seen.state, seen.terms.expired_us is not None) == (State.CANCELLED, True)
+    assert (seen.state, seen.constraints.expired_us is not None) == (State.CANCELLED, True)
     q.move(31)
     assert (q.claim(count=0).jobs, state(q, "z")) == ([], "cancelled")
 

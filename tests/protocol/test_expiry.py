@@ -21,7 +21,7 @@ def add(q: Probe, *ids: str, terms: str, when: str = "+0", priority: int = 5) ->
 def expired(q: Probe, id: str) -> bool:
     seen = q.fetch(id)
     assert seen
-    return seen.state == State.CANCELLED and seen.terms.expired_us is not None
+    return seen.state == State.CANCELLED and seen.constraints.expired_us is not None
 
 
 @pytest.mark.parametrize("priority", [5, 9])

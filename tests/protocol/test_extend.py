@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from bide.errors import ScriptBug
 from bide.protocol.commands import jobs as job_commands
@@ -49,7 +50,7 @@ def test_a_lease_that_has_expired_but_was_not_reclaimed_can_be_extended(q: Probe
 def test_another_token_extends_nothing(q: Probe, difference: int) -> None:
     job = q.take("a")
     before = q.zset("active")
-    assert q.extend(job._replace(token=job.token + difference)) == ["lost"]
+    assert q.extend(replace(job, token=job.token + difference)) == ["lost"]
     assert q.zset("active") == before
 
 
@@ -81,7 +82,7 @@ def test_many_at_once_each_with_its_verdict(q: Probe) -> None:
     q.add("a", "b", "c")
     a, b, c = q.claim().jobs
     q.settle(b, "complete")
-    verdicts = q.extend(a, b, c._replace(token=1), a._replace(id="nobody"))
+    verdicts = q.extend(a, b, replace(c, token=1), replace(a, id="nobody"))
     assert verdicts == ["ok", "lost", "lost", "gone"]
 
 

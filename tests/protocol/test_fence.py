@@ -7,6 +7,7 @@ another, or the job has ended in another way. `gone`: the job is no more.
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.worker import Outcome, Settle
@@ -67,7 +68,7 @@ def test_another_outcome_under_the_same_token_is_lost(
 def test_another_token_settles_nothing(q: Probe, outcome: Outcome, difference: int) -> None:
     job = q.take("a")
     before = q.holding()
-    other = job._replace(token=job.token + difference)
+    other = replace(job, token=job.token + difference)
     assert q.settle(other, outcome, WHEN.get(outcome, "")) == "lost"
     assert q.holding() == before
 

@@ -440,7 +440,7 @@ def test_what_expires_leaves_its_group(q: Probe) -> None:
     assert job.id == "b"
     seen = q.fetch("a")
     assert seen
-    assert (seen.state, seen.terms.expired_us is not None) == (State.CANCELLED, True)
+    assert (seen.state, seen.constraints.expired_us is not None) == (State.CANCELLED, True)
 
 
 def test_more_that_has_expired_than_a_claim_looks_for(q: Probe) -> None:
@@ -517,10 +517,10 @@ def test_a_job_says_what_it_waits_for(q: Probe) -> None:
     seen = q.fetch("c")
     assert seen
     assert seen.turn
-    assert (seen.terms.group, seen.turn) == ("g", (False, 1, 1, 1, 0))
+    assert (seen.constraints.group, seen.turn) == ("g", (False, 1, 1, 1, 0))
     running = q.fetch("a")
     assert running
-    assert (running.terms.group, running.turn) == ("g", None)
+    assert (running.constraints.group, running.turn) == ("g", None)
 
 
 def test_whoever_frees_a_place_wakes_someone(q: Probe) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from bide.errors import ScriptBug, ServerFull
 from bide.model.history import encode_log, encode_progress
@@ -82,9 +83,9 @@ def test_many_jobs_in_one_call_each_its_own(q: Probe) -> None:
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_only_the_latest_token_may_say_anything(q: Probe, difference: int) -> None:
     job = q.take("a")
-    forged = job._replace(token=job.token + difference)
+    forged = replace(job, token=job.token + difference)
     assert q.note(forged, log("forged")) == ["lost"]
-    assert q.note(job._replace(id="nobody"), log("of nobody")) == ["lost"]
+    assert q.note(replace(job, id="nobody"), log("of nobody")) == ["lost"]
     assert raw(q) == []
 
 

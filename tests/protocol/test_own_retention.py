@@ -32,7 +32,8 @@ def end(q: Probe, state: str, *ids: str, keep: float | None = None) -> int:
     q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
     jobs = q.claim(count=len(ids)).jobs
     assert [job.id for job in jobs] == sorted(ids)
-    assert q.settle_many(*(Settle(j.id, j.token, outcome, when) for j in jobs)) == ["ok"] * len(ids)
+    settles = [Settle(job.id, job.token, outcome, keep=when) for job in jobs]
+    assert q.settle_many(*settles) == ["ok"] * len(ids)
     return q.now
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Lost
 from tests.support.probe import BODY, LEASE, SECOND, Probe
@@ -144,7 +146,7 @@ def test_a_claim_names_what_it_has_found_lost(q: Probe) -> None:
     (job,) = q.claim("w1").jobs
     q.move(LEASE + 1)
     (lost,) = q.claim("w2", 0).lost
-    assert lost == Lost(job._replace(body=b"", reclaims=1), "w1", has_failed=False)
+    assert lost == Lost(replace(job, body=b"", reclaims=1), "w1", has_failed=False)
     assert list(q.claim("w2", 0).lost) == []
 
 

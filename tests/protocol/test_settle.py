@@ -279,7 +279,7 @@ def test_a_job_that_has_crashed_too_often_is_kept_for_as_long_as_it_says(q: Prob
     q.add("a")
     for _ in range(CRASHES):
         (job,) = q.claim().jobs
-        now = now_of(q, Settle("a", job.token, "crash", f"+{60 * SECOND}", CRASH))
+        now = now_of(q, Settle("a", job.token, "crash", data=CRASH, keep=f"+{60 * SECOND}"))
     month = 30 * 86_400 * SECOND
     assert q.holding().sets["failed"] == {"a": now + 60 * SECOND - month}
 
@@ -360,8 +360,8 @@ def test_errors_of_jobs_with_long_notes_take_more_than_one_call(q: Probe) -> Non
         Settle("b", 1, "retry", ""),
         Settle("b", 1, "retry", "soon"),
         Settle("b", 1, "snooze", "-1"),
-        Settle("b", 1, "complete", "a while"),
-        Settle("b", 1, "fail", "+1.5"),
+        Settle("b", 1, "complete", keep="a while"),
+        Settle("b", 1, "fail", keep="+1.5"),
         Settle("b", 10**16, "complete"),
         Settle("b", 1, "vanish"),  # type: ignore[arg-type]
     ],

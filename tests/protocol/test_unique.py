@@ -373,7 +373,7 @@ def test_plain_and_unique_jobs_in_one_call_come_to_what_each_alone_would(q: Prob
 
 
 @pytest.mark.slow
-def test_entries_that_hold_nothing_do_not_gather(q: Probe) -> None:
+def test_entries_that_hold_nothing_do_not_pile_up(q: Probe) -> None:
     """Those that hold something stay."""
     for i in range(30):
         call(q, f"h{i}", key=f"held{i}", when=f"+{3600 * SECOND}")
@@ -386,7 +386,7 @@ def test_entries_that_hold_nothing_do_not_gather(q: Probe) -> None:
     assert len(entries) < 200
 
 
-def test_calls_that_nobody_repeats_any_more_do_not_gather(q: Probe) -> None:
+def test_calls_that_nobody_repeats_any_more_do_not_pile_up(q: Probe) -> None:
     call(q, "a", "ur,f", when=f"+{3600 * SECOND}")
     for i in range(20):
         for j in range(15):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
@@ -110,7 +111,7 @@ def test_not_told_when_it_will_run_again(q: Probe, ear: Ear, outcome: str) -> No
 def test_not_told_by_a_settle_that_is_refused_or_repeated(q: Probe, ear: Ear) -> None:
     job = q.take("a")
     q.watch("a")
-    q.settle(job._replace(token=job.token - 1), "complete")
+    q.settle(replace(job, token=job.token - 1), "complete")
     assert ear.heard() == []
     q.settle(job, "complete")
     q.settle(job, "complete")

@@ -219,10 +219,10 @@ def test_who_does_nothing_but_listen_finds_the_new_master(
 @pytest.mark.slow
 def test_hints_leave_a_server_that_hangs(trio: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connections stay open: that the call has no answer, though long over, is all there is."""
-    monkeypatch.setattr("bide.client.pubsub.HINT_WAIT", 1)
+    monkeypatch.setattr("bide.client.pubsub.WAKE_WAIT", 1)
     monkeypatch.setattr("bide.client.pubsub.REPLY_TIMEOUT", 1)
     client = blocking.Client(trio.url)
-    hints = client.hints(PILE["wake"])
+    hints = client.wake_listener(PILE["wake"])
     master = trio.master
     assert hints.wait(time.monotonic()) is None
     master.freeze()

@@ -77,7 +77,7 @@ class Holding:
     """Schedule -> when it fires next."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
     edges: frozenset[str] = frozenset()
-    """What waits for what, as `lua/include/deps.lua` has it."""
+    """What waits for what, as `lua/include/deps_edges.lua` has it."""
 
     @property
     def ids(self) -> set[str]:

@@ -50,8 +50,8 @@ async def quick() -> int:
     return note("done")
 
 
-async def gathered(items: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """What was gathered, after a while in which a worker may be killed."""
+async def batched(items: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """What was batched, after a while in which a worker may be killed."""
     note("begun")
     await asyncio.sleep(0.05)
     note("done")

@@ -35,7 +35,7 @@ class Ear:
         ends = 0
         said: list[tuple[str, str]] = []
         while ends < len(self._names):
-            message = self._pubsub.get_message(timeout=10)
+            message = self._pubsub.get_message(timeout=90)
             if message is None:
                 continue  # that somebody subscribed
             text = message["data"].decode()

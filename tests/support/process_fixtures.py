@@ -14,7 +14,7 @@ from bide.worker import lifespan
 from tests.conftest import BINARIES
 from tests.support import process_tasks as tasks
 from tests.support.eventually import eventually
-from tests.support.stand import Shared, Stand, descriptors
+from tests.support.stand import Shared, Stand, own_descriptors
 
 
 @pytest.fixture(scope="package", params=["process", "fork"])
@@ -58,12 +58,12 @@ def stand(
     monkeypatch.delenv("BIDE_FORK_SERVER", raising=False)
     lifespan.new_event_loop().close()  # uvloop has two descriptors for all of its loops
     gc.collect()  # what tests before have left, which would be closed in the middle of this one
-    before = descriptors()
+    before = own_descriptors()
     with Stand(Queue("work", url=one_url), notes, executor) as stand:
         yield stand
     eventually(
-        lambda: is_like(before, descriptors()),
-        told=lambda: f"left open: {before} became {descriptors()}",
+        lambda: is_like(before, own_descriptors()),
+        told=lambda: f"left open: {before} became {own_descriptors()}",
     )
 
 

@@ -29,7 +29,7 @@ from bide import Fail, Queue, Retry, RetryLater, Snooze, current_job
 from bide.model.context import CurrentJob
 from bide.model.ids import new_id
 from bide.tasks.middleware import Middleware, add_middleware
-from bide.tasks.resources import Resource, resource
+from bide.tasks.registry import Resource, resource
 from bide.worker.processes.linux import MARK
 from tests.support.eventually import PATIENCE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -93,6 +95,7 @@ LOOP: Final = 8
 
 
 SHARED: set[bytes] = set()
+SHARED_SERVERS: set[object] = set()
 """The marks of the shared workers that are at work: others come and go beside a stand."""
 
 
@@ -107,23 +110,25 @@ class Shared(Stand):
         pool: Any = self.working._executor._pool  # type: ignore[union-attr]
         self._mark = f"{linux.MARK}={pool._mark}".encode()
         SHARED.add(self._mark)
+        self._address = urlsplit(self.queue._client.url).path
+        SHARED_SERVERS.add(self._address)
         count = len(pool.slots) * (2 if self.executor == "fork" else 1)
         eventually(lambda: len(forked_by(pool._fork_server.pid)) == count)
         self._fresh = self._open()
         return self
 
     def check_descriptors(self) -> None:
-        """See that worker, nursery and children have no more open than they had at first."""
-        worker, nursery, children = self._fresh
+        """See that worker, fork server and children have no more open than they had at first."""
+        worker, fork_server, children = self._fresh
 
         def are_back() -> bool:
             now = self._open()
-            return now[0] <= worker and now[1] <= nursery and now[2] <= children + LOOP
+            return now[0] <= worker and now[1] <= fork_server and now[2] <= children + LOOP
 
         eventually(are_back)
 
     def _open(self) -> tuple[int, int, int]:
-        """How many descriptors worker, nursery and a child have, while no job runs.
+        """How many descriptors worker, fork server and a child have, while no job runs.
 
         Of the worker, which is a process with the test, those are counted that are no connections,
         and not what it looks at this very moment.
@@ -138,6 +143,7 @@ class Shared(Stand):
     def __exit__(self, *exc: Any) -> None:
         self._working.__exit__(*exc)
         SHARED.remove(self._mark)
+        SHARED_SERVERS.remove(self._address)
         super().__exit__(*exc)
 
 
@@ -160,6 +166,27 @@ def forked_by(pid: int) -> set[int]:
     """The processes whose parent is the main thread of one."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return {int(child) for child in file.read().split()}
+
+
+def own_descriptors() -> dict[str, str]:
+    """What this process has open, without the connections of the shared worker.
+
+    That worker is of this process, too, and renews a connection whose reply is late.
+    """
+    return {
+        fd: what
+        for fd, what in descriptors().items()
+        if not what.startswith("socket:") or _peer(int(fd)) not in SHARED_SERVERS
+    }
+
+
+def _peer(fd: int) -> object:
+    """The address that a socket is connected to; None for one that has just gone."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as one:
+            return one.getpeername()
+    except OSError:
+        return None
 
 
 def descriptors(pid: int | str = "self") -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import bide
 from bide import Fail, PauseQueue, Retry, RetryLater, Snooze, current_job
 from bide.model.context import CurrentJob
-from bide.tasks.resources import Resource
+from bide.tasks.registry import Resource
 from tests.support.eventually import PATIENCE
 from tests.support.jobs import gate, note
 

@@ -8,20 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from bide.cli.demo.books import EARLY, LOST, MISCOUNTED, PAID_YET_CANCELLED, TWICE, Books, balance
-from bide.cli.demo.journal import (
+from bide.cli.demo.books import (
     CANCEL,
+    EARLY,
+    LOST,
+    MISCOUNTED,
     NOTIFY,
+    PAID_YET_CANCELLED,
+    TWICE,
     Begun,
+    Books,
+    DemoError,
     Event,
     Finished,
     Journal,
-    JournalError,
     Killed,
     Kind,
     Opened,
     Paid,
     Placed,
+    balance,
 )
 
 SECOND = 1_000_000
@@ -307,11 +313,11 @@ class TestJournal:
         assert kinds(story.balance()) == [MISCOUNTED]
 
     def test_a_journal_that_is_not_there(self, story: Story) -> None:
-        with pytest.raises(JournalError, match="cannot be read"):
+        with pytest.raises(DemoError, match="cannot be read"):
             balance(story.orders, story.path.with_name("none"))
 
     def test_a_journal_that_cannot_be_written(self, tmp_path: Path) -> None:
-        with pytest.raises(JournalError, match="cannot be written"):
+        with pytest.raises(DemoError, match="cannot be written"):
             Journal(tmp_path / "none" / "journal.jsonl")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from bide.worker.deadlines import Deadlines
+from bide.worker.executors.local import Deadlines
 from bide.worker.threads import Alarm, Threads, make_alarm
 
 pytestmark = pytest.mark.anyio

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from asyncio import CancelledError
+from collections.abc import Generator, Sequence
+from types import SimpleNamespace, coroutine
+from typing import Any, NamedTuple
 
 import pytest
 
-from bide.errors import ServerUnavailable
+from bide import AsyncDelayQueue
+from bide.errors import BideError, ServerUnavailable
 from bide.model.job import Claimed
 from bide.model.payload.body import encode_item
 from bide.protocol.command import Command
-from bide.protocol.commands.worker import Claim, Popped
-from bide.protocol.keys import keys_of
-from bide.queue.delay import core
-from bide.queue.delay.core import DelayCore
-from bide.queue.delay.items import CloseListener, Send, TakeOptions, WaitForWakeUp
-from bide.queue.delay.sessions import ConsumerSession, ConsumerSessions
+from bide.protocol.commands.worker import Claim, ClaimSession, Popped
+from bide.queue.delay._async import queue as delay_queue
+from bide.queue.delay.items import TakeOptions
+from bide.queue.delay.sessions import ConsumerSessions
 
-KEYS = keys_of("orders")
 NOW = 1_795_214_038_547_684
 EMPTY = Claim(NOW, NOW + 2_000_000, 0, False, False, False, [])
 JOB = Claimed("a", encode_item("x"), 7, 1, 0, NOW, NOW)
@@ -26,10 +26,68 @@ FOUND = EMPTY._replace(until_us=0, jobs=[JOB])
 FOREVER = TakeOptions(1, 30_000_000, None)
 
 
+class Send(NamedTuple):
+    """One round trip; its answer is the list of results."""
+
+    commands: Sequence[Command[Any]]
+
+
+class Wait(NamedTuple):
+    """A wait for a wake-up message; its answer is the sender."""
+
+    until: float
+
+
+class Close(NamedTuple):
+    """The end of listening; its answer is whether a message had come."""
+
+
+@coroutine
+def step(what: Send | Wait | Close) -> Generator[Any, Any, Any]:
+    return (yield what)
+
+
+class Stepped(AsyncDelayQueue):
+    """A delay queue, and its client and its listener, that leave each step to the test."""
+
+    def __init__(self) -> None:
+        super().__init__("orders")
+
+    @property
+    def _client(self) -> Any:
+        return self
+
+    def _listen(self, client: Any, key: str) -> Any:
+        return self
+
+    async def _stop_listening(self, listener: Any) -> bool:
+        return bool(await step(Close()))
+
+    async def wait(self, until: float) -> Any:
+        return await step(Wait(until))
+
+    async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        results: list[Any] = await step(Send(commands)) if commands else []
+        for result in results:
+            if isinstance(result, BideError):
+                raise result
+        return results
+
+    async def run(self, command: Command[Any]) -> Any:
+        return (await self.run_many([command]))[0]
+
+    def taking(self, options: TakeOptions) -> Any:
+        return self._take(options, self._closes)
+
+    def popping(self, count: int) -> Any:
+        return self._pop(count, 0)
+
+
 def asked(step: Any) -> Command[Any]:
     """The one command of a round trip."""
     assert isinstance(step, Send)
     (command,) = step.commands
+    assert isinstance(command, Command)
     return command
 
 
@@ -37,6 +95,13 @@ def claim_args(step: Any) -> tuple[Any, ...]:
     command = asked(step)
     assert command.script == "claim"
     return tuple(command.args[1:6])
+
+
+def cancel(steps: Any) -> None:
+    """Cancel a take that has waited: it stops listening."""
+    assert isinstance(steps.throw(CancelledError()), Close)
+    with pytest.raises(CancelledError):
+        steps.send(False)
 
 
 class Clock:
@@ -51,39 +116,41 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(core, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(delay_queue, "time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
 
 
 def test_a_take_waits_until_the_server_says_and_asks_again(clock: Clock) -> None:
-    steps = DelayCore().taking(KEYS, FOREVER)
-    assert claim_args(next(steps)) == (1, 1, 30_000_000, 0, 1)
+    steps = Stepped().taking(FOREVER)
+    assert claim_args(steps.send(None)) == (1, 1, 30_000_000, 0, 1)
     clock.now += 0.5  # until the reply is there
     step = steps.send([EMPTY])
-    assert isinstance(step, WaitForWakeUp)
+    assert isinstance(step, Wait)
     assert step.until == pytest.approx(1_002), "from the moment at which the claim was sent"
     assert claim_args(steps.send("-")) == (2, 1, 30_000_000, 0, 1)
+    cancel(steps)
 
 
 def test_no_wait_is_longer_than_was_asked_for_and_the_last_look_promises_nothing(
     clock: Clock,
 ) -> None:
-    steps = DelayCore().taking(KEYS, TakeOptions(1, 30_000_000, 0.5))
-    next(steps)
+    steps = Stepped().taking(TakeOptions(1, 30_000_000, 0.5))
+    steps.send(None)
     clock.now += 0.2
     step = steps.send([EMPTY])
-    assert isinstance(step, WaitForWakeUp)
+    assert isinstance(step, Wait)
     assert step.until == pytest.approx(1_000.5)
     clock.now = step.until
     assert claim_args(steps.send(None))[-1] == 0
+    cancel(steps)
 
 
 def test_a_hint_that_came_too_late_is_passed_on() -> None:
-    steps = DelayCore().taking(KEYS, FOREVER)
-    next(steps)
+    steps = Stepped().taking(FOREVER)
+    steps.send(None)
     steps.send([EMPTY])
     steps.send("-")
-    assert isinstance(steps.send([FOUND]), CloseListener)
+    assert isinstance(steps.send([FOUND]), Close)
     assert claim_args(steps.send(True)) == (3, 0, 30_000_000, 0, 0)
     with pytest.raises(StopIteration) as end:
         steps.send([EMPTY])
@@ -91,48 +158,52 @@ def test_a_hint_that_came_too_late_is_passed_on() -> None:
 
 
 def test_without_one_nothing_more_is_sent() -> None:
-    steps = DelayCore().taking(KEYS, FOREVER)
-    next(steps)
-    assert isinstance(steps.send([FOUND]), CloseListener)
+    steps = Stepped().taking(FOREVER)
+    steps.send(None)
+    steps.send([EMPTY])
+    steps.send("-")
+    assert isinstance(steps.send([FOUND]), Close)
     with pytest.raises(StopIteration):
         steps.send(False)
 
 
 def test_its_own_hint_is_news_once() -> None:
     """It called a backup, and nobody else was there."""
-    seat = ConsumerSession()
-    assert seat.is_news(seat.name)
-    assert not seat.is_news(seat.name)
-    assert seat.is_news(seat.name)
-    assert seat.is_news("-")
-    assert seat.is_news("other")
+    session = ClaimSession("me")
+    assert session.is_news(session.consumer)
+    assert not session.is_news(session.consumer)
+    assert session.is_news(session.consumer)
+    assert session.is_news("-")
+    assert session.is_news("other")
 
 
 def test_what_a_call_had_in_hand_when_it_was_cut_off_is_given_back() -> None:
-    core = DelayCore()
-    steps = core.taking(KEYS, FOREVER)
-    next(steps)
-    assert isinstance(steps.send([FOUND]), CloseListener)
+    queue = Stepped()
+    steps = queue.taking(FOREVER)
+    steps.send(None)
+    steps.send([EMPTY])
+    steps.send("-")
+    assert isinstance(steps.send([FOUND]), Close)
     steps.close()
-    command = asked(next(core.taking(KEYS, FOREVER)))
+    command = asked(queue.taking(FOREVER).send(None))
     assert command.script == "settle"
     assert list(command.args[:3]) == ["a", f"{7:016d}", "release"]
 
 
 def test_a_call_without_an_answer_is_the_next_one_of_its_kind() -> None:
-    core = DelayCore()
-    steps = core.taking(KEYS, FOREVER)
-    first = asked(next(steps))
+    queue = Stepped()
+    steps = queue.taking(FOREVER)
+    first = asked(steps.send(None))
     with pytest.raises(ServerUnavailable):
         steps.throw(ServerUnavailable("no answer"))
-    pop = asked(next(core.popping(KEYS, 1, 0)))
-    assert pop.args[0] != first.args[0], "another seat"
-    assert asked(next(core.taking(KEYS, FOREVER))).args[:2] == first.args[:2]
+    pop = asked(queue.popping(1).send(None))
+    assert pop.args[0] != first.args[0], "another session"
+    assert asked(queue.taking(FOREVER).send(None)).args[:2] == first.args[:2]
 
 
 def test_what_was_popped_before_a_later_call_failed_is_handed_out() -> None:
-    steps = DelayCore().popping(KEYS, 2, 0)
-    next(steps)
+    steps = Stepped().popping(2)
+    steps.send(None)
     steps.send([Popped([encode_item(1)], True, 0, ids=["a"])])
     with pytest.raises(StopIteration) as end:
         steps.throw(ServerUnavailable("no answer"))
@@ -140,19 +211,19 @@ def test_what_was_popped_before_a_later_call_failed_is_handed_out() -> None:
 
 
 def test_what_was_popped_by_a_call_that_was_cancelled_comes_first() -> None:
-    core = DelayCore()
-    steps = core.popping(KEYS, 2, 0)
-    next(steps)
+    queue = Stepped()
+    steps = queue.popping(2)
+    steps.send(None)
     steps.send([Popped([encode_item(1)], True, 0, ids=["a"])])
     steps.close()
     with pytest.raises(StopIteration) as end:
-        next(core.popping(KEYS, 1, 0))
+        queue.popping(1).send(None)
     assert end.value.value == [1]
 
 
-def test_a_seat_is_nobody_elses_until_it_is_put_back() -> None:
-    seats = ConsumerSessions()
-    one = seats.take("pop")
-    assert seats.take("pop") is not one
-    seats.put(one)
-    assert seats.take("claim") is one
+def test_a_session_is_nobody_elses_until_it_is_put_back() -> None:
+    sessions = ConsumerSessions()
+    one = sessions.take("pop")
+    assert sessions.take("pop") is not one
+    sessions.put(one)
+    assert sessions.take("claim") is one

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.cli.dev.run import Sources, find_program
+from bide.cli.dev import Sources, find_program
 from bide.errors import UsageError
 
 

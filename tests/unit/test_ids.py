@@ -94,7 +94,7 @@ else:
 
 def printed(program: str) -> list[str]:
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=90)
     return done.stdout.split()
 
 

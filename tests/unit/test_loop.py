@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bide.errors import ServerUnavailable
 from bide.logs import JOB_FIELDS
@@ -16,7 +17,7 @@ from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands.worker import Claim, Lost, Settle
 from bide.protocol.keys import keys_of
 from bide.worker.loop import WorkerLoop, _QueueCalls
-from bide.worker.queue_state import QueueState, Strict
+from bide.worker.queue_state import PollingOrder, QueueState
 from bide.worker.run.running_job import RunningJob
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +66,7 @@ def slots() -> Slots:
 
 @pytest.fixture
 async def loop(state: QueueState, slots: Slots) -> WorkerLoop:
-    loop = WorkerLoop(Gone(), [state], Strict(), burst=False)  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [state], PollingOrder(), burst=False)  # type: ignore[arg-type]
     loop._executor = slots  # type: ignore[assignment]
     return loop
 
@@ -103,7 +104,7 @@ async def test_what_has_ended_takes_a_slot_until_it_is_on_its_way(
     state: QueueState, ended: int, claimed: int
 ) -> None:
     """A round trip takes 250 outcomes along, and claims behind them."""
-    loop = WorkerLoop(Gone(), [state], Strict(), burst=True)  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [state], PollingOrder(), burst=True)  # type: ignore[arg-type]
     loop._executor = Slots()  # type: ignore[assignment]
     state.settles.extend(Settle(str(n), 1, "complete") for n in range(ended))
     (leaving,) = loop._take_settles()
@@ -117,7 +118,7 @@ async def test_what_a_queue_cannot_be_told_takes_slots_of_that_queue_alone(
 ) -> None:
     """Another, of another node of a Cluster, goes on."""
     gone, there = (QueueState(keys_of(name), "w1", 10_000_000) for name in ("mail", "post"))
-    loop = WorkerLoop(Gone(), [gone, there], Strict(), burst=True)  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [gone, there], PollingOrder(), burst=True)  # type: ignore[arg-type]
     loop._executor = Slots(busy=1, capacity=6)  # type: ignore[assignment]
     gone.settles.extend(Settle(str(n), 1, "complete") for n in range(behind))
     gone.failures = 1
@@ -150,14 +151,14 @@ async def test_a_burst_looks_once_more_behind_what_it_settled(
     state: QueueState, burst: int, claimed: int | None, looks: int
 ) -> None:
     """The slots may have gone to another queue, and a burst does not wait for hints."""
-    loop = WorkerLoop(Gone(), [state], Strict(), burst=bool(burst))  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [state], PollingOrder(), burst=bool(burst))  # type: ignore[arg-type]
     loop._executor = Slots()  # type: ignore[assignment]
     loop._executor.mark_recorded = lambda settles: []  # type: ignore[method-assign]
     state.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
     part = _QueueCalls(0, state, [], [Settle("a", 1, "complete")], claimed)
-    loop._read(part, replies, time.monotonic())
+    loop._read(part, part.read(iter(replies)), time.monotonic())
     assert state.check == bool(looks)
 
 
@@ -166,7 +167,7 @@ async def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_jo
     loop: WorkerLoop, state: QueueState, caplog: pytest.LogCaptureFixture, is_known: bool
 ) -> None:
     """One that was given back as it came was never accepted: nothing is known of it."""
-    run = RunningJob(state, JOB._replace(body=encode_body(Body("app:task"))), 0.0, lambda: None)
+    run = RunningJob(state, replace(JOB, body=encode_body(Body("app:task"))), 0.0, lambda: None)
     loop._executor.mark_recorded = lambda settles: [run if is_known else None]  # type: ignore[method-assign]
     loop._note_verdicts(state, [Settle("a", 1, "complete")], ["lost"])
     (record,) = caplog.records
@@ -177,7 +178,7 @@ async def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_jo
 async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(
     state: QueueState,
 ) -> None:
-    loop = WorkerLoop(Gone(), [state], Strict(), burst=True)  # type: ignore[arg-type]
+    loop = WorkerLoop(Gone(), [state], PollingOrder(), burst=True)  # type: ignore[arg-type]
     slots = Slots()
     loop._executor = slots  # type: ignore[assignment]
     reported = asyncio.Event()

@@ -32,13 +32,13 @@ def test_it_goes_along_with_the_first_enqueue_and_is_not_worth_a_repeat(now: lis
     queue = Queue("mail", url="redis://127.0.0.1:1")
     trip = trip_of(queue)
     assert calls(trip) == [("enqueue", False), ("queue_register", True)]
-    trip.read([[], None])
+    trip.read([[], None], [])
     assert calls(trip_of(queue)) == [("enqueue", False)]
 
 
 def test_where_it_fails_it_is_not_tried_again_by_each_enqueue(now: list[float]) -> None:
     queue = Queue("mail", url="redis://127.0.0.1:1")
-    trip_of(queue).read([[], ServerUnavailable("its node is down")])
+    trip_of(queue).read([[], ServerUnavailable("its node is down")], [])
     now.append(now[-1] + REST - 1)
     assert calls(trip_of(queue)) == [("enqueue", False)]
     now.append(now[-1] + 1)
@@ -47,7 +47,7 @@ def test_where_it_fails_it_is_not_tried_again_by_each_enqueue(now: list[float]) 
 
 def test_it_is_made_known_again_later_because_it_may_have_been_forgotten(now: list[float]) -> None:
     queue = Queue("mail", url="redis://127.0.0.1:1")
-    trip_of(queue).read([[], None])
+    trip_of(queue).read([[], None], [])
     now.append(now[-1] + KNOWN_FOR - 1)
     assert calls(trip_of(queue)) == [("enqueue", False)]
     now.append(now[-1] + 1)

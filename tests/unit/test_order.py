@@ -12,7 +12,6 @@ from bide.errors import UsageError
 from bide.worker.queue_state import (
     HEAVIEST,
     PollingOrder,
-    Strict,
     Weighted,
     make_order,
     read_strategy,
@@ -40,7 +39,7 @@ def total(rounds: list[list[int]]) -> list[int]:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.integers(1, 250))
 def test_strict_gives_all_to_the_first_that_is_ready(ready: list[bool], slots: int) -> None:
-    shares = Strict().share(ready, slots)
+    shares = PollingOrder().share(ready, slots)
     first = ready.index(True) if any(ready) else None
     assert shares == [slots if queue == first else 0 for queue in range(len(ready))]
 
@@ -128,7 +127,7 @@ def test_among_equals_the_first_given_is_first() -> None:
 
 
 def test_the_order_that_is_asked_for_is_made() -> None:
-    assert isinstance(make_order("strict", QUEUES), Strict)
+    assert type(make_order("strict", QUEUES)) is PollingOrder
     assert make_order("fair", QUEUES).share([True, True], 10) == [5, 5]
     assert make_order({"low": 1, "high": 6}, QUEUES).share([True, True], 14) == [12, 2]
 

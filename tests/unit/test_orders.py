@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bide.cli.demo.journal import Order, OrdersError, read_orders, sample, scale, write_orders
+from bide.cli.demo.books import DemoError, Order, read_orders, sample, scale, write_orders
 from bide.errors import BideError
 
 HEADER = "order,placed,deadline,paid_after\n"
@@ -90,7 +90,7 @@ def test_bad_rows_are_told_with_their_line_and_skipped(file: Path) -> None:
 )
 def test_a_file_that_cannot_be_used(file: Path, content: bytes, says: str) -> None:
     file.write_bytes(content)
-    with pytest.raises(OrdersError) as caught:
+    with pytest.raises(DemoError) as caught:
         read_orders(file)
     assert isinstance(caught.value, BideError)
     assert says in str(caught.value)
@@ -99,9 +99,9 @@ def test_a_file_that_cannot_be_used(file: Path, content: bytes, says: str) -> No
 
 
 def test_a_file_that_cannot_be_read(file: Path) -> None:
-    with pytest.raises(OrdersError, match=r"No such file.*give the path of a CSV file"):
+    with pytest.raises(DemoError, match=r"No such file.*give the path of a CSV file"):
         read_orders(file)
-    with pytest.raises(OrdersError, match="Is a directory"):
+    with pytest.raises(DemoError, match="Is a directory"):
         read_orders(file.parent)
 
 

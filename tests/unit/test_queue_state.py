@@ -7,7 +7,7 @@ import pytest
 from bide.model.history import MAX_LINES
 from bide.protocol.commands.worker import MAX_ERRORS, MAX_NOTED, MAX_SETTLES, Claim, JobNote, Settle
 from bide.protocol.keys import keys_of
-from bide.worker.notes import MAX_BYTES as MAX_SAID_BYTES
+from bide.worker.queue_state import MAX_BYTES as MAX_SAID_BYTES
 from bide.worker.queue_state import QueueState
 
 NOW = 1_795_214_038_547_684
@@ -27,7 +27,7 @@ def seq(state: QueueState) -> int:
     return number
 
 
-def test_a_new_station_is_due_at_once(state: QueueState) -> None:
+def test_a_new_queue_is_due_at_once(state: QueueState) -> None:
     assert state.is_due(0.0)
 
 
@@ -74,13 +74,13 @@ def test_only_a_deadline_wants_punctuality(state: QueueState) -> None:
 
 def test_a_hint_makes_it_due(state: QueueState) -> None:
     state.claimed(EMPTY, 100.0)
-    state.hint("-")
+    state.on_wakeup("-")
     assert state.is_due(100.0)
     assert state.is_woken
 
 
 def test_a_claim_answers_the_hints_before_it(state: QueueState) -> None:
-    state.hint("-")
+    state.on_wakeup("-")
     state.claim(5, 0)
     state.claimed(EMPTY, 100.0)
     assert not state.is_woken
@@ -90,7 +90,7 @@ def test_a_claim_answers_the_hints_before_it(state: QueueState) -> None:
 def test_but_not_those_that_came_while_it_was_under_way(state: QueueState) -> None:
     """The job they speak of may not have been there yet."""
     state.claim(5, 0)
-    state.hint("-")
+    state.on_wakeup("-")
     state.claimed(EMPTY, 100.0)
     assert state.is_woken
     assert state.is_due(100.0)
@@ -99,11 +99,11 @@ def test_but_not_those_that_came_while_it_was_under_way(state: QueueState) -> No
 def test_a_worker_that_hears_its_own_call_twice_is_the_only_one(state: QueueState) -> None:
     """It calls for a backup; with nobody else there, it would call itself for ever."""
     state.claimed(EMPTY, 100.0)
-    state.hint("me")
+    state.on_wakeup("me")
     assert state.is_due(100.0), "once: the next call goes to the one that listens longest"
     state.claim(5, 0)
     state.claimed(EMPTY, 100.0)
-    state.hint("me")
+    state.on_wakeup("me")
     assert not state.is_due(100.0)
 
 
@@ -112,7 +112,7 @@ def test_what_others_say_in_between_starts_that_anew(state: QueueState, other: s
     for caller in ("me", other, "me"):
         state.claim(5, 0)
         state.claimed(EMPTY, 100.0)
-        state.hint(caller)
+        state.on_wakeup(caller)
         assert state.is_due(100.0)
 
 
@@ -123,7 +123,7 @@ def pile(state: QueueState, *settles: Settle) -> None:
     state.settles.extend(settles)
 
 
-def test_outcomes_gather_until_they_are_sent(state: QueueState) -> None:
+def test_outcomes_are_kept_until_they_are_sent(state: QueueState) -> None:
     retry = Settle("a", NOW, "retry", "+5", b"{}")
     pile(state, retry, Settle("b", NOW, "complete"))
     taken = state.take_settles()
@@ -186,12 +186,12 @@ def test_one_that_is_larger_than_a_call_goes_alone(state: QueueState) -> None:
 
 def say(state: QueueState, *said: JobNote) -> None:
     for one in said:
-        state.said.add(one)
+        state.notes.add(one)
 
 
 def sent(state: QueueState) -> list[list[tuple[str, str, bytes]]]:
     """Call by call: id, kind and text of each note."""
-    calls = [command.args for command in state.take_said()]
+    calls = [command.args for command in state.take_notes()]
     return [list(zip(args[::4], args[2::4], args[3::4], strict=True)) for args in calls]  # type: ignore[arg-type]
 
 
@@ -203,7 +203,7 @@ def test_what_jobs_say_is_sent_once_in_its_order(state: QueueState) -> None:
     say(state, line("a", b'"1"'), line("b", b'"2"'), line("a", b'"3"'))
     assert sent(state) == [[("a", "L", b'"1"'), ("a", "L", b'"3"'), ("b", "L", b'"2"')]]
     assert sent(state) == []
-    assert not state.said.waiting
+    assert not state.notes.waiting
 
 
 def test_of_progress_only_the_latest_is_sent(state: QueueState) -> None:
@@ -226,7 +226,7 @@ def test_what_is_too_much_for_a_round_trip_goes_with_the_next(state: QueueState)
     say(state, *(line(str(i), text) for i, text in enumerate(texts)))
     found: list[bytes] = []
     trips = 0
-    while state.said.waiting:
+    while state.notes.waiting:
         found += [text for call in sent(state) for _, _, text in call]
         trips += 1
     assert found == texts
@@ -236,10 +236,10 @@ def test_what_is_too_much_for_a_round_trip_goes_with_the_next(state: QueueState)
 def test_the_first_to_say_something_since_the_last_trip_is_to_tell_the_loop(
     state: QueueState,
 ) -> None:
-    assert [state.said.add(line("a")) for _ in range(3)] == [True, False, False]
-    state.take_said()
-    assert not state.said.waiting
-    assert state.said.add(line("a"))
+    assert [state.notes.add(line("a")) for _ in range(3)] == [True, False, False]
+    state.take_notes()
+    assert not state.notes.waiting
+    assert state.notes.add(line("a"))
 
 
 def test_a_flood_of_one_job_drops_no_line_of_another(state: QueueState) -> None:

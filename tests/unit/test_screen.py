@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,13 @@ from rich.cells import cell_len
 
 from bide.cli import screen
 from bide.cli.screen import Cell, Column, count, echo, facts, hanging, table
-from bide.views.times import about, moment_json, relative
+from bide.views.params import about, moment_json, relative
 
 COLUMNS = [
-    Column("id"),
-    Column("task", cut="start"),
-    Column("number", right=True),
-    Column("error", cut="end"),
+    Column("id", itemgetter(0)),
+    Column("task", itemgetter(1), cut="start"),
+    Column("number", itemgetter(2), right=True),
+    Column("error", itemgetter(3), cut="end"),
 ]
 
 
@@ -80,7 +81,8 @@ def test_what_can_be_spared_is_left_out_the_last_first(
     capsys: pytest.CaptureFixture[str], terminal: pytest.MonkeyPatch
 ) -> None:
     terminal.setenv("NO_COLOR", "1")
-    columns = [Column("id"), *(Column(name, spare=True) for name in "ab"), Column("c")]
+    spare = [Column(name, itemgetter(i), spare=True) for i, name in enumerate("ab", 1)]
+    columns = [Column("id", itemgetter(0)), *spare, Column("c", itemgetter(3))]
     for width, titles in ((80, "id a b c"), (69, "id a c"), (40, "id c")):
         terminal.setenv("COLUMNS", str(width))
         table(columns, [["i" * 20, "a" * 20, "b" * 20, "c" * 5]])
@@ -97,7 +99,10 @@ def test_one_long_id_does_not_push_all_lines_apart(capsys: pytest.CaptureFixture
 def test_colours_surround_and_do_not_widen(
     capsys: pytest.CaptureFixture[str], terminal: pytest.MonkeyPatch
 ) -> None:
-    table([Column("a"), Column("b")], [[Cell("x", "red"), "y"], ["xx", "y"]])
+    table(
+        [Column("a", itemgetter(0)), Column("b", itemgetter(1))],
+        [[Cell("x", "red"), "y"], ["xx", "y"]],
+    )
     assert lines(capsys)[1:] == ["\x1b[31mx\x1b[0m   y", "xx  y"]
 
 

@@ -195,7 +195,7 @@ def test_a_fold_is_good_for_any_job_and_for_nothing_else() -> None:
         seal().check("fold", "", seal().sign("job", "", BODY))
 
 
-def test_each_call_that_was_gathered_bears_its_own() -> None:
+def test_each_call_that_was_batched_bears_its_own() -> None:
     signed, other = (seal().sign("fold", "", body) for body in (BODY, BODY.replace(b"42", b"43")))
     assert seal().check("job", "a", frame(signed) + frame(other))
     unsigned_one = frame(signed) + frame(BODY)

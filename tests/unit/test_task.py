@@ -529,14 +529,14 @@ class Makes(Middleware):
 def test_what_is_no_body_of_the_job_is_refused_by_the_middlewares_name(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[Body], Any], text: str
 ) -> None:
-    monkeypatch.setattr(middleware, "_used", [Makes(make)])
+    monkeypatch.setattr(middleware, "in_use", [Makes(make)])
     with pytest.raises(UsageError, match=text):
         Queue("mail").prepare(plain, [1])
 
 
 def test_arguments_and_options_may_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     change = Makes(lambda body: msgspec.structs.replace(body, args=(2,), timeout=3.0, keep=0.0))
-    monkeypatch.setattr(middleware, "_used", [change])
+    monkeypatch.setattr(middleware, "in_use", [change])
     body = decode_body(Queue("mail").prepare(plain, [1]).body)
     assert (body.args, body.timeout, body.keep) == ([2], 3.0, 0.0)
 

@@ -55,7 +55,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_a_repeat_that_is_late_is_not_sent_by_the_blocking_one(now: list[float]) -> None:
     client: Any = blocking.Client(NOBODY)
-    client._reached = True
+    client._state = client._state._replace(reached=True)
     client._routes = Slow(now, 8, 1, 2)
     with pytest.raises(ServerUnavailable, match="refused"):
         client.run(COMMAND)
@@ -68,7 +68,7 @@ def test_a_repeat_that_is_late_is_not_sent_by_the_blocking_one(now: list[float])
 @pytest.mark.anyio
 async def test_nor_by_the_awaited_one(now: list[float]) -> None:
     client: Any = aio.AsyncClient(NOBODY)
-    client.answered = 1.0
+    client._state = client._state._replace(reached=True)
     client._routes = Slow(now, 8, 1, 2)
     with pytest.raises(ServerUnavailable, match="connect"):
         await client.run(COMMAND)

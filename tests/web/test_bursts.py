@@ -19,7 +19,7 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.jobs import Timeline
 from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.keys import keys_of
-from bide.views import bursts
+from bide.views import timeline
 from tests.support.serving import Page
 
 
@@ -76,8 +76,8 @@ def test_halves_of_a_second_are_one(page: Page, mail: Queue) -> None:
 def test_how_large_one_may_be_that_was_not_found_is_told(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bursts, "CALLS", 8)
-    monkeypatch.setattr(bursts, "_AT_ONCE", 1)
+    monkeypatch.setattr(timeline, "CALLS", 8)
+    monkeypatch.setattr(timeline, "_AT_ONCE", 1)
     at = soon(days=3)
     at_once(mail, at, 400)
     for i in range(6):
@@ -89,7 +89,7 @@ def test_how_large_one_may_be_that_was_not_found_is_told(
 def test_how_large_one_is_that_is_not_listed_is_told(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bursts, "SHOWN", 2)
+    monkeypatch.setattr(timeline, "SHOWN", 2)
     for i, number in enumerate((110, 150, 130)):
         at_once(mail, soon(hours=i), number)
     assert listed(page) == ([(soon(hours=1), 150), (soon(hours=2), 130)], 110)
@@ -191,4 +191,4 @@ def test_what_ran_is_known_though_none_is_kept(page: Page, mail: Queue) -> None:
 
 def test_one_that_is_overdue_is_not_ahead() -> None:
     line = Timeline(2_500_000, 0, 1_000_000, 0, 0, (100, 100, 100, 99), (0,) * 4, (0,) * 4)
-    assert [place.at_us for place in bursts._full("mail", line)] == [2_000_000]
+    assert [place.at_us for place in timeline._full("mail", line)] == [2_000_000]

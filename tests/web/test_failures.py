@@ -12,7 +12,7 @@ import redis
 from bide import Queue, Worker
 from bide.model.job import Snapshot
 from bide.model.payload.body import ErrorInfo
-from bide.views.find import kind_of
+from bide.views.jobs import kind_of
 from bide.views.site import AsyncSite
 from tests.support.serving import Page
 
@@ -29,7 +29,7 @@ def fail(url: str, sizes: dict[str, int]) -> None:
 
 
 @pytest.mark.slow
-def test_failures_are_gathered_by_what_went_wrong(page: Page, mail: Queue, one_url: str) -> None:
+def test_failures_are_grouped_by_what_went_wrong(page: Page, mail: Queue, one_url: str) -> None:
     mail.enqueue("gone:missing", retry=0)
     fail(one_url, {"mail": 3})
     groups = page.get("/api/failures").json["groups"]
@@ -65,7 +65,7 @@ def test_numbers_and_what_is_quoted_may_differ_within_a_kind(
 def test_one_bound_is_shared_by_all_queues(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.views.failures.LOOK_FAILED", 10)
+    monkeypatch.setattr("bide.views.jobs.LOOK_FAILED", 10)
     fail(one_url, {"few": 2, "many": 9, "more": 12})
     found = page.get("/api/failures").json
     assert (found["looked"], found["total"], found["left_out"]) == (10, 23, [])
@@ -79,7 +79,7 @@ def test_one_bound_is_shared_by_all_queues(
 def test_queues_that_are_not_looked_at_are_told(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.views.failures.MOST_QUEUES", 1)
+    monkeypatch.setattr("bide.views.jobs.MOST_QUEUES", 1)
     fail(one_url, {"few": 1, "many": 3})
     found = page.get("/api/failures").json
     assert (found["looked"], found["total"], found["left_out"]) == (3, 4, ["few"])
@@ -91,7 +91,7 @@ def test_a_group_keeps_counts_and_no_jobs(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail(one_url, {"mail": 20})
-    monkeypatch.setattr("bide.views.find._READ", 2)
+    monkeypatch.setattr("bide.views.jobs._READ", 2)
     held: list[int] = []
     fetch = AsyncSite.fetch
 

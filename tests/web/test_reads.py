@@ -177,12 +177,12 @@ def test_jobs_are_found_by(asked: dict[str, str], count: int, page: Page, mail: 
 def test_a_search_is_bounded_and_says_how_far_it_looked(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = [mail.prepare("shop:remind", (f"n{i}",), delay=60 + i) for i in range(450)]
+    jobs = [mail.prepare("shop:remind", (f"order w{i}",), delay=60 + i) for i in range(450)]
     mail.enqueue_many(jobs)
     monkeypatch.setattr("bide.views.jobs.LOOK", 300)
-    found = page.get("/api/jobs", text="n449").json
+    found = page.get("/api/jobs", text="w449").json
     assert (found["jobs"], found["looked"], found["total"]) == ([], 300, 450)
-    more = page.get("/api/jobs", text="n449", after=found["next"]).json
+    more = page.get("/api/jobs", text="w449", after=found["next"]).json
     assert [job["id"] for job in more["jobs"]] == [jobs[-1].id]
     assert (more["next"], more["looked"]) == (None, 450), "earlier looks count"
 

@@ -12,13 +12,12 @@ import pytest
 from bide import Queue, Unique
 from bide.client import blocking
 from bide.errors import ScheduleNotFound
-from bide.model.durations import to_us
+from bide.model.durations import describe_exactly, to_us
 from bide.model.payload.body import Body, encode_body, of_schedule
 from bide.model.schedule import Timing
 from bide.protocol.commands.schedules import Draft, set_schedule
 from bide.protocol.keys import keys_of
 from bide.web import app
-from bide.web.selection import exact
 from tests.support.serving import Page, serve
 
 EDIT = {"kind": "cron", "cron": "30 6 * * 1-5", "tz": "Europe/Berlin", "missed": "once"}
@@ -192,8 +191,8 @@ ODD: list[tuple[dict[str, str], str]] = [
     ({"tz": "Mars/Olympus"}, "is not a time zone that this machine knows"),
     ({"kind": "every", "every": "soon"}, "is not a duration"),
     ({"kind": "every", "every": "1ms"}, "is too short"),
-    ({"kind": "at", "at": "2030-01-31T09:00:00"}, "is not a time with a time zone"),
-    ({"start": "tomorrow"}, "is not a time with a time zone"),
+    ({"kind": "at", "at": "2030-01-31T09:00:00"}, "has no time zone"),
+    ({"start": "tomorrow"}, "is not a moment"),
     ({"start": "2031-01-01T00:00Z", "end": "2030-01-01T00:00Z"}, "would never fire"),
     ({"limit": "-1"}, "is not a whole number"),
     ({"limit": "0"}, "from 1 to"),
@@ -267,4 +266,4 @@ def test_what_a_schedule_is_called_is_not_run(desk: Page, mail: Queue, one_url: 
     "us", [0, 1, 999, 10_000, 1_500_000, 90_061_001_001, 3_155_760_000_000_001]
 )
 def test_a_duration_in_a_form_is_exact(us: int) -> None:
-    assert to_us(exact(us) or "0") == us
+    assert to_us(describe_exactly(us) or "0") == us

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from bide.client import blocking
 from bide.logs import JOB_FIELDS
@@ -15,7 +16,7 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import SERVER_CLOCK
-from bide.worker.heartbeat import GRACE, HeldJob, Leases
+from bide.worker.heartbeat import GRACE, Leases
 from bide.worker.queue_state import QueueState
 from bide.worker.run.running_job import RunningJob
 
@@ -68,7 +69,7 @@ def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: RunningJob, on
 def test_a_lease_that_has_passed_to_another_is_told_of_once(
     job: RunningJob, one_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job.claimed = job.claimed._replace(token=job.claimed.token - 1)
+    job.claimed = replace(job.claimed, token=job.claimed.token - 1)
     for _ in range(2):
         renew(job, one_url)
     assert job.lost
@@ -82,7 +83,7 @@ def test_a_renewal_that_fails_is_followed_by_others(
     asked: list[int] = []
     again = threading.Event()
 
-    def held() -> list[HeldJob]:
+    def held() -> list[RunningJob]:
         asked.append(1)
         if len(asked) == 1:
             raise RuntimeError("changed size during iteration")

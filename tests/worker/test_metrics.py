@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bide import Queue, Worker
-from bide.cli.metrics import answering
+from bide.cli.health import answering
 from bide.embedded import Server
 from bide.model.latency import CONTENT_TYPE
 from bide.views.site import Site
@@ -43,7 +43,7 @@ def read(text: str) -> Read:
 
 def scrape(unit: Unit) -> Read:
     (port,) = unit.logged(r"on 127\.0\.0\.1:(\d+)")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=90) as answer:
         assert answer.headers["Content-Type"] == CONTENT_TYPE
         return read(answer.read().decode())
 
@@ -147,10 +147,10 @@ def test_whoever_gives_up_has_the_server_asked_no_second_time(
 
     def slow(site: Any, queues: Any) -> str:
         asked.append(queues)
-        may_end.wait(30)
+        may_end.wait(90)
         return "figures"
 
-    monkeypatch.setattr("bide.cli.metrics.queue_metrics", slow)
+    monkeypatch.setattr("bide.cli.health.queue_metrics", slow)
     answer = answering(Site("redis://127.0.0.1:1", None), ["mail"])
 
     async def main() -> str:
@@ -262,7 +262,7 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, tmp_server: Callable[...,
             assert found is not None
 
             def ask(path: str) -> tuple[int, str]:
-                connection: Any = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=30)
+                connection: Any = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=90)
                 with closing(connection):
                     connection.request("GET", path)
                     answer = connection.getresponse()
@@ -277,4 +277,4 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, tmp_server: Callable[...,
             assert "Traceback" not in text
         finally:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(90) == 0

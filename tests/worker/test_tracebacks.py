@@ -41,7 +41,7 @@ def stored(queue: Queue, task: Callable[..., Any]) -> str:
 def using(monkeypatch: pytest.MonkeyPatch) -> list[Middleware]:
     """The middlewares in use."""
     used: list[Middleware] = []
-    monkeypatch.setattr(importlib.import_module("bide.tasks.middleware"), "_used", used)
+    monkeypatch.setattr(importlib.import_module("bide.tasks.middleware"), "in_use", used)
     return used
 
 

@@ -365,7 +365,7 @@ asyncio.run(main())
 @pytest.mark.slow
 def test_it_does_not_begin_within_an_event_loop_and_says_what_does(one_url: str) -> None:
     command = [sys.executable, "-c", WITHIN, one_url]  # for a process that goes on can be killed
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     refusal, worked = ended.stdout.splitlines()
     assert "call `await worker.arun()`" in refusal
     assert worked == "0"
@@ -399,7 +399,7 @@ def test_what_a_worker_runs_is_shown_at_once(queue: Queue, task: Any) -> None:
         (about,) = [seen.about for seen in queue.workers()]
         assert (about.busy, [one.id for one in about.doing]) == (1, [job.id])
         jobs.gate.set()
-        job.wait(10)
+        job.wait(90)
         (about,) = [seen.about for seen in queue.workers()]
         assert (about.busy, about.doing) == (0, [])
 

@@ -90,13 +90,13 @@ def test_strict_takes_from_a_lower_queue_only_when_the_higher_are_empty(
 @pytest.fixture
 def hints_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a worker hears a hint stands among what its jobs note."""
-    hint = QueueState.hint
+    on_wakeup = QueueState.on_wakeup
 
     def noted(queue_state: QueueState, caller: str) -> None:
         jobs.note(f"hint for {queue_state.queue}")
-        hint(queue_state, caller)
+        on_wakeup(queue_state, caller)
 
-    monkeypatch.setattr(QueueState, "hint", noted)
+    monkeypatch.setattr(QueueState, "on_wakeup", noted)
 
 
 @pytest.mark.usefixtures("hints_noted")

@@ -16,7 +16,7 @@ from bide import AsyncQueue, Middleware, PayloadError, Queue, Retry, State, Usag
 from bide.model.context import CurrentJob
 from bide.model.payload.body import Body
 from bide.protocol.commands.enqueue import Prepared
-from bide.tasks.resources import Resource
+from bide.tasks.registry import Resource
 from tests.support import jobs, surface
 from tests.support.workers import at_work, burst, eventually, worker
 
@@ -27,8 +27,8 @@ KINDS = [jobs.add, jobs.add_async]
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No resource is registered, and no middleware in use."""
-    monkeypatch.setattr(importlib.import_module("bide.tasks.resources"), "_resources", [])
-    monkeypatch.setattr(importlib.import_module("bide.tasks.middleware"), "_used", [])
+    monkeypatch.setattr(importlib.import_module("bide.tasks.registry"), "_resources", [])
+    monkeypatch.setattr(importlib.import_module("bide.tasks.middleware"), "in_use", [])
     jobs.seen.clear()
     jobs.gate.clear()
     yield
@@ -36,7 +36,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def register(*resources: Resource[Any]) -> None:
-    importlib.import_module("bide.tasks.resources")._resources.extend(resources)
+    importlib.import_module("bide.tasks.registry")._resources.extend(resources)
 
 
 # -- resources

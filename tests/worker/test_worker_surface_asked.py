@@ -77,7 +77,7 @@ def test_asking_can_be_left_out(queue: Queue) -> None:
         assert not job.cancel(running=False)
         assert not job.refresh().cancelling
         jobs.gate.set()
-        assert job.wait(20) == "waited"
+        assert job.wait(90) == "waited"
 
 
 def test_a_request_that_was_not_heard_arrives_with_the_renewal_of_the_lease(
@@ -118,7 +118,7 @@ def test_a_namesake_in_another_queue_is_left_alone(url: str) -> None:
         eventually(lambda: ended(one, "daily"))
         assert not theirs.refresh().cancelling
         jobs.gate.set()
-        assert theirs.wait(20) == "waited"
+        assert theirs.wait(90) == "waited"
     assert mine.refresh().status is State.CANCELLED
     one.close()
     other.close()

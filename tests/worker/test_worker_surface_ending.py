@@ -302,7 +302,7 @@ def test_a_thread_that_outlasts_its_time_and_raises_changes_nothing(
     with at_work(queue):
         eventually(lambda: ended(queue, job.id))
         jobs.gate.set()
-        queue.enqueue(jobs.add, 1).wait(20)
+        queue.enqueue(jobs.add, 1).wait(90)
     error = job.refresh().error
     assert error is not None
     assert error.type == "bide.JobTimeout"

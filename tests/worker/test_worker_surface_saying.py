@@ -24,7 +24,7 @@ def lines(job: Any) -> list[str]:
 def test_all_that_was_said_just_before_the_end_is_there_at_the_end(queue: Queue, task: Any) -> None:
     job = queue.enqueue(task)
     with at_work(queue):
-        assert job.wait(20) == "said"
+        assert job.wait(90) == "said"
         assert lines(job) == ["line 0", "line 1", "line 2"]
         assert job.progress is not None
         assert (job.progress.fraction, job.progress.text) == (1.0, "step 2")
@@ -35,7 +35,7 @@ def test_for_each_of_many_that_end_at_once(queue: Queue) -> None:
     added = [queue.enqueue(surface.say_async, 20) for _ in range(100)]
     with at_work(queue):
         for job in added:
-            job.wait(20)
+            job.wait(90)
             assert lines(job) == [f"line {i}" for i in range(20)]
 
 

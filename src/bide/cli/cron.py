@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from bide.cli.options import CommandGroup, json_option, queues_option, server_options
+from bide.cli.options import (
+    CommandGroup,
+    json_option,
+    limit_option,
+    queues_option,
+    server_options,
+    site_options,
+)
 from bide.cli.screen import Cell, Column, aside, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import from_us
 from bide.model.ids import short_id
+from bide.model.schedule import Schedule
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.schedules import read_page
+from bide.queue import Schedules
 from bide.queue.schedules import by_name
+from bide.views.params import ahead, moment, moment_json, relative
 from bide.views.schedules import FoundSchedule, _next_of, schedule_report
 from bide.views.site import NotFound, Site, did_you_mean
-from bide.views.times import moment, moment_json, relative
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _MOST: Final = 1_000
 
@@ -30,59 +37,60 @@ def cron(url: str | None, prefix: str | None) -> None:
     """List schedules, run, pause, resume and remove them."""
 
 
-def _names(function: F) -> F:
-    function = queues_option("Look only in this queue; again for more.")(function)
-    return click.argument("names", nargs=-1, required=True, metavar="NAME...")(function)
-
-
 @cron.command("ls")
-@queues_option("Only of this queue; again for more.")
-@server_options
+@queues_option("Queue whose schedules are listed; repeat for more.")
+@site_options
 @json_option
-def ls(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: bool) -> None:
+def ls(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
     """List schedules, with when each fires next."""
-    found = _all(Site(url, prefix), queues)
+    found = _all(site, queues)
     if as_json:
         echo_json({"schedules": [schedule_report(seen) for seen in found]})
-        return
-    if not found:
+    elif not found:
         aside("There are no schedules; @queue.cron(...) declares one, queue.schedules sets one.")
-        return
-    columns = [
-        Column("name"),
-        Column("queue", cut="end"),
-        Column("when"),
-        Column("task", cut="start"),
-        Column("next", right=True),
-        Column("last"),
-        Column("fired", right=True),
-    ]
-    table(columns, [_row(seen) for seen in found])
+    else:
+        table(COLUMNS, found)
+
+
+def _next(seen: FoundSchedule) -> Cell:
+    if seen.schedule.paused:
+        return Cell("paused", "yellow")
+    if seen.schedule.over:
+        return Cell("over", "dim")
+    return Cell("?" if seen.next_in is None else relative(seen.next_in))
+
+
+def _last(seen: FoundSchedule) -> str:
+    last = seen.schedule.last
+    return relative((last - seen.now).total_seconds()) if last else ""
+
+
+def _fired(schedule: Schedule) -> str:
+    return f"{schedule.fired:,}{f' of {schedule.limit:,}' if schedule.limit else ''}"
+
+
+COLUMNS: Final = [
+    Column("name", lambda seen: seen.schedule.name),
+    Column("queue", lambda seen: seen.queue, cut="end"),
+    Column("when", lambda seen: seen.schedule.when),
+    Column("task", lambda seen: seen.schedule.task, cut="start"),
+    Column("next", _next, right=True),
+    Column("last", _last),
+    Column("fired", lambda seen: _fired(seen.schedule), right=True),
+]
+"""Of a table of schedules."""
 
 
 @cron.command("next")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@queues_option("Only of this queue; again for more.")
-@click.option(
-    "-n",
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, _MOST),
-    default=10,
-    help="So many at most.  [default: 10]",
-)
-@server_options
+@queues_option("Queue whose schedules are listed; repeat for more.")
+@limit_option("times to list", 10, _MOST)
+@site_options
 @json_option
 def next_(
-    names: tuple[str, ...],
-    queues: tuple[str, ...],
-    limit: int,
-    url: str | None,
-    prefix: str | None,
-    as_json: bool,
+    names: tuple[str, ...], queues: tuple[str, ...], limit: int, site: Site, as_json: bool
 ) -> None:
     """List when schedules fire next: those that are named, or all."""
-    site = Site(url, prefix)
     found = _meant(site, names, queues) if names else _all(site, queues)
     times = sorted(
         (at, seen.schedule.name, seen.queue, seen.now)
@@ -95,79 +103,66 @@ def next_(
             for at, name, queue, now in times
         ]
         echo_json({"times": listed})
-        return
-    if not times:
+    elif not times:
         aside("No schedule fires.")
-        return
-    columns = [Column("in", right=True), Column("at"), Column("name"), Column("queue", cut="end")]
-    rows = [
-        [relative((at - now).total_seconds()).removeprefix("in "), moment(at), name, queue]
-        for at, name, queue, now in times
-    ]
-    table(columns, rows)
+    else:
+        columns = [
+            Column("in", lambda one: ahead((one[0] - one[3]).total_seconds()), right=True),
+            Column("at", lambda one: moment(one[0])),
+            Column("name", lambda one: one[1]),
+            Column("queue", lambda one: one[2], cut="end"),
+        ]
+        table(columns, times)
 
 
-@cron.command()
-@_names
-@server_options
-def run(
-    names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
-) -> None:
+def _verb(function: Callable[[Schedules, FoundSchedule], None]) -> None:
+    """Add a command that does something with each schedule that is named."""
+
+    @cron.command(function.__name__, help=function.__doc__)
+    @click.argument("names", nargs=-1, required=True, metavar="NAME...")
+    @queues_option("Look only in this queue; again for more.")
+    @site_options
+    def command(names: tuple[str, ...], queues: tuple[str, ...], site: Site) -> None:
+        for seen in _meant(site, names, queues):
+            function(site.queue(seen.queue).schedules, seen)
+
+
+@_verb
+def run(schedules: Schedules, seen: FoundSchedule) -> None:
     """Make a job of each schedule now; when it fires next, stays."""
-    site = Site(url, prefix)
-    for seen in _meant(site, names, queues):
-        job = site.queue(seen.queue).schedules.run(seen.schedule.name)
-        if job.created:
-            echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
-        else:
-            id, name = short_id(job.id), seen.schedule.name
-            echo(f"{id} holds the key of {name}: the run was {job.enqueue_result}.")
+    name = seen.schedule.name
+    job = schedules.run(name)
+    if job.created:
+        echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
+    else:
+        echo(f"{short_id(job.id)} holds the key of {name}: the run was {job.enqueue_result}.")
 
 
-@cron.command()
-@_names
-@server_options
-def pause(
-    names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
-) -> None:
+@_verb
+def pause(schedules: Schedules, seen: FoundSchedule) -> None:
     """Let schedules fire no more until they are resumed."""
-    site = Site(url, prefix)
-    for seen in _meant(site, names, queues):
-        name = site.queue(seen.queue).schedules.pause(seen.schedule.name).name
-        echo(f"{name} is paused; `bide cron resume {name}` lets it fire again.")
+    name = schedules.pause(seen.schedule.name).name
+    echo(f"{name} is paused; `bide cron resume {name}` lets it fire again.")
 
 
-@cron.command()
-@_names
-@server_options
-def resume(
-    names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
-) -> None:
+@_verb
+def resume(schedules: Schedules, seen: FoundSchedule) -> None:
     """Let schedules fire again, from their next time on."""
-    site = Site(url, prefix)
-    for seen in _meant(site, names, queues):
-        at = _next_of(site.queue(seen.queue).schedules.resume(seen.schedule.name))
-        echo(f"{seen.schedule.name} is resumed{f', next at {moment(at)}' if at else ''}.")
+    at = _next_of(schedules.resume(seen.schedule.name))
+    echo(f"{seen.schedule.name} is resumed{f', next at {moment(at)}' if at else ''}.")
 
 
-@cron.command()
-@_names
-@server_options
-def delete(
-    names: tuple[str, ...], queues: tuple[str, ...], url: str | None, prefix: str | None
-) -> None:
+@_verb
+def delete(schedules: Schedules, seen: FoundSchedule) -> None:
     """Delete schedules, but not the jobs that they have created.
 
     A schedule that a module declares is set again by the next worker that serves the module.
     """
-    site = Site(url, prefix)
-    for seen in _meant(site, names, queues):
-        site.queue(seen.queue).schedules.delete(seen.schedule.name)
-        echo(f"{seen.schedule.name} is deleted.")
+    schedules.delete(seen.schedule.name)
+    echo(f"{seen.schedule.name} is deleted.")
 
 
 def _all(site: Site, queues: Sequence[str]) -> list[FoundSchedule]:
-    """The schedules of these queues, or of all."""
     found = []
     for queue in site.known(queues):
         keys = site.queue(queue).keys
@@ -180,12 +175,7 @@ def _all(site: Site, queues: Sequence[str]) -> list[FoundSchedule]:
 
 
 def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[FoundSchedule]:
-    """The schedules of these names.
-
-    Raises:
-        NotFound: there is none of a name.
-        UsageError: several queues have one.
-    """
+    """The schedules of these names, each of which one queue alone must have."""
     there = _all(site, queues)
     meant = []
     for name in dict.fromkeys(names):
@@ -198,25 +188,6 @@ def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[Foun
             raise UsageError(f"The queues {where} have a schedule {name!r} each; add --queue.")
         meant += found
     return meant
-
-
-def _row(seen: FoundSchedule) -> list[str | Cell]:
-    schedule, next_in = seen.schedule, seen.next_in
-    if schedule.paused:
-        next_cell = Cell("paused", "yellow")
-    elif schedule.over:
-        next_cell = Cell("over", "dim")
-    else:
-        next_cell = Cell("?" if next_in is None else relative(next_in))
-    return [
-        schedule.name,
-        seen.queue,
-        schedule.when,
-        schedule.task,
-        next_cell,
-        relative((schedule.last - seen.now).total_seconds()) if schedule.last else "",
-        f"{schedule.fired:,}{f' of {schedule.limit:,}' if schedule.limit else ''}",
-    ]
 
 
 def print_summary(counts: dict[str, QueueStats]) -> None:

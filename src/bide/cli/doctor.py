@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import click
 import redis
 
-from bide.cli.options import json_option, server_options
+from bide.cli.options import json_option, site_options
 from bide.cli.screen import Cell, Style, count, echo, echo_json, hanging
 from bide.cli.server import Readings, delayed_on_rq, probe
 from bide.contrib.rq_sets import DELAYED, OVERDUE, DelaySet
@@ -27,6 +27,10 @@ from bide.views.site import Site
 Verdict = Literal["ok", "warn", "fail", "note"]
 
 
+Said = tuple[Verdict, str, str]
+"""What a check says: its verdict, why, and what to do; the last may be empty."""
+
+
 class CheckResult(NamedTuple):
     """One line of the report."""
 
@@ -36,33 +40,13 @@ class CheckResult(NamedTuple):
     fix: str = ""
 
 
-_ROWS: Final = {
-    "client": "",
-    "server": "",
-    "cluster": "",
-    "sentinel": "",
-    "eviction": "INFO",
-    "maxmemory": "INFO",
-    "persistence": "INFO",
-    "replication": "INFO",
-    "clock": "TIME",
-    "round trip": "PING",
-    "idle clients": "CONFIG GET",
-    "keepalive": "CONFIG GET",
-    "clients": "INFO",
-    "hz": "INFO",
-}
-"""Every check in its order, and the command without which it has nothing to say; empty for those
-that always have something, and those that are of some servers only."""
-
-
 def diagnose(readings: Sequence[Readings]) -> list[CheckResult]:
     """Everything that can be said; what is not so of all nodes names those of which it is."""
     found: dict[CheckResult, list[str]] = {}
     for one in readings:
         for finding in _all_of(one):
             found.setdefault(finding, []).append(one.node)
-    rank = {check: place for place, check in enumerate(_ROWS)}
+    rank = {check: place for place, check in enumerate(CHECKS)}
     merged = [
         finding
         if len(nodes) == len(readings)
@@ -72,16 +56,15 @@ def diagnose(readings: Sequence[Readings]) -> list[CheckResult]:
     return sorted(merged, key=lambda finding: rank[finding.check])
 
 
-def _all_of(readings: Readings) -> list[CheckResult]:
+def _all_of(readings: Readings) -> Iterator[CheckResult]:
     """The findings on one server; a check that cannot be done says why."""
-    checks = (_client, _unreached) if readings.lost else CHECKS
-    found = [finding for check in checks for finding in check(readings)]
-    done = {finding.check for finding in found}
-    for check, command in _ROWS.items():
-        if command and check not in done:
+    for check, (command, function) in CHECKS.items():
+        is_skipped = readings.lost and function not in (_client, _server)
+        found = [] if is_skipped else [CheckResult(check, *said) for said in function(readings)]
+        if command and not found:
             why = readings.refused.get(command, f"{command} does not say")
-            found.append(unknown(check, "the server did not answer" if readings.lost else why))
-    return found
+            found = [unknown(check, "the server did not answer" if readings.lost else why)]
+        yield from found
 
 
 def unknown(check: str, why: str) -> CheckResult:
@@ -95,12 +78,11 @@ def parted(sentence: str) -> tuple[str, str]:
     return wrong, fix[:1].upper() + fix[1:]
 
 
-def _unreached(readings: Readings) -> Iterator[CheckResult]:
-    wrong, fix = parted(readings.lost)
-    yield CheckResult("server", "fail", wrong, fix or "Read the server's log.")
+def _warn_unless(good: bool, says: str, fix: str) -> Said:
+    return ("ok", says, "") if good else ("warn", says, fix)
 
 
-def _client(readings: Readings) -> Iterator[CheckResult]:
+def _client(readings: Readings) -> Iterator[Said]:
     try:
         import hiredis
 
@@ -109,36 +91,37 @@ def _client(readings: Readings) -> Iterator[CheckResult]:
         parser = "no hiredis"
     python = ".".join(map(str, sys.version_info[:3]))
     says = f"bide {VERSION}, redis-py {redis.__version__}, {parser}, Python {python}"
-    version = _version(redis.__version__)
-    if not (5, 2) <= version < (9,):
-        yield CheckResult("client", "fail", says, "Install redis-py 5.2 or later, below 9.")
-    elif parser == "no hiredis":
-        yield CheckResult("client", "warn", says, "pip install 'redis[hiredis]': it parses faster.")
+    if not (5, 2) <= _version(redis.__version__) < (9,):
+        yield "fail", says, "Install redis-py 5.2 or later, below 9."
     else:
-        yield CheckResult("client", "ok", says)
+        fix = "pip install 'redis[hiredis]': it parses faster."
+        yield _warn_unless(parser != "no hiredis", says, fix)
 
 
-def _server(readings: Readings) -> Iterator[CheckResult]:
+def _server(readings: Readings) -> Iterator[Said]:
     info = readings.info
+    if readings.lost:
+        wrong, fix = parted(readings.lost)
+        yield "fail", wrong, fix or "Read the server's log."
+        return
     if not info:
         why = readings.refused.get("INFO", "INFO is denied")
         fix = "Allow this user the command INFO (ACL SETUSER ... +info), or run doctor as another."
         if "denied" not in why:
             fix = "Run doctor again when the server takes commands; its log may say why it refuses."
-        yield CheckResult("server", "warn", f"{why}, so most checks cannot run", fix)
+        yield "warn", f"{why}, so most checks cannot run", fix
         return
     name, said = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
         name, said = "Valkey", str(info["valkey_version"])
     fixed = _fixed_release(name, _version(said))
     if _version(str(info.get("redis_version", "0"))) < OLDEST:
-        yield CheckResult("server", "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey.")
+        yield "fail", f"{name} {said}", "Upgrade to Redis 6.2 or Valkey."
     elif fixed is not None:
         says = f"{name} {said}: a user who may run scripts can run any code (CVE-2025-49844)"
-        yield CheckResult("server", "warn", says, f"Upgrade to {name} {fixed}, or later.")
+        yield "warn", says, f"Upgrade to {name} {fixed}, or later."
     else:
-        yield CheckResult("server", "ok", f"{name} {said}")
-    yield from _place(readings)
+        yield "ok", f"{name} {said}", ""
 
 
 _FIXED: Final[dict[str, tuple[tuple[int, int, int], ...]]] = {
@@ -158,85 +141,76 @@ def _fixed_release(name: str, version: tuple[int, ...]) -> str | None:
     return ".".join(map(str, later))
 
 
-def _place(readings: Readings) -> Iterator[CheckResult]:
-    """What the server is part of."""
-    is_node = bool(readings.info.get("cluster_enabled"))
-    if is_node and readings.kind != "cluster":
-        yield CheckResult(
-            "cluster",
-            "fail",
-            "this is a node of a Cluster: queues that live on the others cannot be reached",
-            "Write redis+cluster://HOST:PORT.",
-        )
-    elif is_node and not readings.cluster:
+def _cluster(readings: Readings) -> Iterator[Said]:
+    if not readings.info.get("cluster_enabled"):
+        return
+    if readings.kind != "cluster":
+        says = "this is a node of a Cluster: queues that live on the others cannot be reached"
+        yield "fail", says, "Write redis+cluster://HOST:PORT."
+    elif not readings.cluster:
         why = readings.refused.get("CLUSTER INFO", "CLUSTER INFO is denied")
-        says = f"{why}, so bide cannot check that every slot is served"
-        yield CheckResult("cluster", "note", says)
-    elif is_node:
+        yield "note", f"{why}, so bide cannot check that every slot is served", ""
+    else:
         told = readings.cluster
         masters, known = int(told.get("cluster_size", 0)), int(told.get("cluster_known_nodes", 0))
         says = f"{masters} masters, {known - masters} more nodes"
         if told.get("cluster_state", "ok") != "ok":
             fix = "Start the nodes that are missing; CLUSTER NODES names them."
-            yield CheckResult("cluster", "fail", f"{says}; some slots are served by none", fix)
+            yield "fail", f"{says}; some slots are served by none", fix
         else:
-            yield CheckResult("cluster", "ok", f"{says}; every slot is served")
-    elif readings.kind == "sentinel":
-        there, named = readings.sentinels
-        says = f"{there} of the {named} that the URL names answer; the master is {readings.node}"
-        if there < named:
-            fix = "Start the others, or name those there are: with one left, it is a single point."
-            yield CheckResult("sentinel", "warn", says, fix)
-        elif named == 1:
-            fix = "Name all Sentinels: if the only one is down, clients cannot find the master."
-            yield CheckResult("sentinel", "warn", says, fix)
-        else:
-            yield CheckResult("sentinel", "ok", says)
+            yield "ok", f"{says}; every slot is served", ""
 
 
-def _memory(readings: Readings) -> Iterator[CheckResult]:
+def _sentinel(readings: Readings) -> Iterator[Said]:
+    info = readings.info
+    if not info or info.get("cluster_enabled") or readings.kind != "sentinel":
+        return
+    there, named = readings.sentinels
+    says = f"{there} of the {named} that the URL names answer; the master is {readings.node}"
+    if there < named:
+        fix = "Start the others, or name those there are: with one left, it is a single point."
+    else:
+        fix = "Name all Sentinels: if the only one is down, clients cannot find the master."
+    yield _warn_unless(there >= named > 1, says, fix)
+
+
+def _eviction(readings: Readings) -> Iterator[Said]:
+    policy = readings.info.get("maxmemory_policy")
+    if policy is None:
+        return
+    fix = "CONFIG SET maxmemory-policy noeviction, and in the server's configuration."
+    if policy == "noeviction":
+        yield "ok", "noeviction: a full server refuses, and drops no job", ""
+    elif int(readings.info.get("maxmemory", 0)):
+        yield "fail", f"{policy}: a full server drops jobs silently", fix
+    else:
+        yield "warn", f"{policy}: would drop jobs if maxmemory were set", fix
+
+
+def _maxmemory(readings: Readings) -> Iterator[Said]:
     info = readings.info
     if "maxmemory_policy" not in info:
         return
-    policy, limit = str(info["maxmemory_policy"]), int(info.get("maxmemory", 0))
-    fix = "CONFIG SET maxmemory-policy noeviction, and in the server's configuration."
-    if policy == "noeviction":
-        yield CheckResult("eviction", "ok", "noeviction: a full server refuses, and drops no job")
-    elif limit:
-        yield CheckResult("eviction", "fail", f"{policy}: a full server drops jobs silently", fix)
-    else:
-        yield CheckResult(
-            "eviction", "warn", f"{policy}: would drop jobs if maxmemory were set", fix
-        )
-    used = int(info.get("used_memory", 0))
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    says, fix = f"{_bytes(used)} of {_bytes(limit)} used", "Raise it, keep less, or add workers."
     if not limit:
-        yield CheckResult(
-            "maxmemory",
-            "warn",
-            f"none: {_bytes(used)} used, and a backlog may take all the machine has",
-            "Set maxmemory: a producer gets an error then, where else the server would be killed.",
-        )
+        says = f"none: {_bytes(used)} used, and a backlog may take all the machine has"
+        fix = "Set maxmemory: a producer gets an error then, where else the server would be killed."
+        yield "warn", says, fix
     elif used >= limit:
-        says = f"{_bytes(used)} of {_bytes(limit)} used: the server refuses new jobs"
-        yield CheckResult("maxmemory", "fail", says, "Raise it, keep less, or add workers.")
-    elif used > 0.8 * limit:
-        says = f"{_bytes(used)} of {_bytes(limit)} used"
-        yield CheckResult("maxmemory", "warn", says, "Raise it, keep less, or add workers.")
+        yield "fail", f"{says}: the server refuses new jobs", fix
     else:
-        yield CheckResult("maxmemory", "ok", f"{_bytes(used)} of {_bytes(limit)} used")
+        yield _warn_unless(used <= 0.8 * limit, says, fix)
 
 
-def _persistence(readings: Readings) -> Iterator[CheckResult]:
+def _persistence(readings: Readings) -> Iterator[Said]:
     info, save = readings.info, readings.config.get("save")
     if "aof_enabled" not in info:
         return
+    most_often = "Read the server's log: most often"
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        yield CheckResult(
-            "persistence",
-            "fail",
-            "the last snapshot failed; the server may refuse all writes",
-            "Read the server's log: most often the disk is full, or memory for a fork is short.",
-        )
+        says = "the last snapshot failed; the server may refuse all writes"
+        yield "fail", says, f"{most_often} the disk is full, or memory for a fork is short."
     if not info["aof_enabled"]:
         if save is None:
             says = "appendonly no; whether snapshots are taken is not known"
@@ -244,147 +218,137 @@ def _persistence(readings: Readings) -> Iterator[CheckResult]:
             says = "snapshots only (appendonly no): a crash loses what came after the last one"
         else:
             says = "none (appendonly no, no save): when the server restarts, all jobs are gone"
-        fix = "CONFIG SET appendonly yes, and in the server's configuration."
-        yield CheckResult("persistence", "warn", says, fix)
+        yield "warn", says, "CONFIG SET appendonly yes, and in the server's configuration."
     elif info.get("aof_last_write_status", "ok") != "ok":
-        yield CheckResult(
-            "persistence",
-            "fail",
-            "the append-only file cannot be written",
-            "Read the server's log: most often the disk is full.",
-        )
+        says = "the append-only file cannot be written"
+        yield "fail", says, f"{most_often} the disk is full."
     elif info.get("aof_last_bgrewrite_status", "ok") != "ok":
-        yield CheckResult(
-            "persistence",
-            "warn",
-            "the append-only file could not be rewritten, and grows",
-            "Read the server's log: most often memory for a fork, or the disk, is short.",
-        )
+        says = "the append-only file could not be rewritten, and grows"
+        yield "warn", says, f"{most_often} memory for a fork, or the disk, is short."
     else:
         yield _fsync(readings.config.get("appendfsync"))
 
 
-def _fsync(mode: str | None) -> CheckResult:
+def _fsync(mode: str | None) -> Said:
     """What a crash of the server's machine loses of what is in the append-only file."""
     if mode == "always":
-        says = "append-only file, appendfsync always: a crash loses no acknowledged job"
-        return CheckResult("persistence", "ok", says)
+        return "ok", "append-only file, appendfsync always: a crash loses no acknowledged job", ""
     loss = {"no": "what the system had not written", "everysec": "about the last second"}
     lost = loss.get(mode or "", "about the last second, unless appendfsync is always")
-    return CheckResult(
-        "persistence",
-        "warn",
-        f"append-only file, appendfsync {mode or 'unknown'}: a crash loses {lost}",
-        "Set appendfsync always; or wait with durability='fsync' for jobs that must not be lost"
-        + (", for which it must be everysec at least." if mode == "no" else "."),
-    )
+    fix = "Set appendfsync always; or wait with durability='fsync' for jobs that must not be lost"
+    fix += ", for which it must be everysec at least." if mode == "no" else "."
+    return "warn", f"append-only file, appendfsync {mode or 'unknown'}: a crash loses {lost}", fix
 
 
-def _replication(readings: Readings) -> Iterator[CheckResult]:
+def _replication(readings: Readings) -> Iterator[Said]:
     info = readings.info
     role = info.get("role")
     if role == "slave":
         up = f"{info.get('master_host')}:{info.get('master_port')}"
         says = f"this is a replica of {up}: it refuses all that bide writes"
-        yield CheckResult("replication", "fail", says, "Give the primary's address.")
+        yield "fail", says, "Give the primary's address."
     elif role == "master":
         replicas = int(info.get("connected_slaves", 0))
         enough = readings.config.get("min-replicas-to-write", "")
         good = int(info.get("min_slaves_good_slaves", replicas))
         if enough.isdigit() and good < int(enough):
-            says = (
-                f"{good} replicas keep up, and min-replicas-to-write is {enough}: all writes fail"
-            )
+            says = f"{good} replicas keep up, and min-replicas-to-write is {enough}"
             fix = "Start the replicas that are missing, or lower min-replicas-to-write."
-            yield CheckResult("replication", "fail", says, fix)
+            yield "fail", f"{says}: all writes fail", fix
         elif replicas > 1 and enough.isdigit() and int(enough) < replicas:
             says = (
                 f"{replicas} replicas, of which {enough} suffice to write: while one is made the "
                 "master, the others still confirm what it does not have (durability='replica')"
             )
-            fix = f"Set min-replicas-to-write to {replicas}."
-            yield CheckResult("replication", "warn", says, fix)
+            yield "warn", says, f"Set min-replicas-to-write to {replicas}."
         elif replicas:
             says = f"{replicas} replicas: a failover may lose what they had not received"
-            fix = "Wait with durability='replica' for jobs that must not be lost."
-            yield CheckResult("replication", "ok", says, fix)
+            yield "ok", says, "Wait with durability='replica' for jobs that must not be lost."
         else:
             says = "no replicas: acknowledged jobs are lost with this one machine's disk"
-            fix = "Add a replica (replicaof); durability='replica' can wait for it."
-            yield CheckResult("replication", "warn", says, fix)
+            yield "warn", says, "Add a replica (replicaof); durability='replica' can wait for it."
 
 
-def _clock(readings: Readings) -> Iterator[CheckResult]:
-    if readings.skew is None:
-        why = readings.refused.get("TIME", "TIME is denied")
-        yield CheckResult("clock", "note", f"{why}, so it cannot be compared")
-        return
+def _clock(readings: Readings) -> Iterator[Said]:
     skew = readings.skew
+    if skew is None:
+        why = readings.refused.get("TIME", "TIME is denied")
+        yield "note", f"{why}, so it cannot be compared", ""
+        return
     way = "ahead of" if skew > 0 else "behind"
     says = f"the server's is {describe(abs(skew))} {way} this machine's"
     if abs(skew) <= readings.unsure:
         says = "the server's and this machine's agree"
     says += f" (± {describe(readings.unsure)})"
+    fix = "Run NTP on both: delays are not touched by it, but every at= is off by so much."
     if abs(skew) <= max(1.0, 2 * readings.unsure):
-        yield CheckResult("clock", "ok", says)
+        yield "ok", says, ""
     else:
-        yield CheckResult(
-            "clock",
-            "fail" if abs(skew) > 60 else "warn",
-            says,
-            "Run NTP on both: delays are not touched by it, but every at= is off by so much.",
-        )
+        yield "fail" if abs(skew) > 60 else "warn", says, fix
 
 
-def _network(readings: Readings) -> Iterator[CheckResult]:
-    trips = readings.round_trips
-    if trips:
+def _round_trip(readings: Readings) -> Iterator[Said]:
+    if trips := readings.round_trips:
         middle = trips[len(trips) // 2]
         says = f"{describe(middle)} at the median, {describe(trips[-1])} at most"
         fix = "Move workers and producers nearer: each claim and each enqueue waits for one."
-        slow = middle > 0.01
-        yield CheckResult("round trip", "warn" if slow else "ok", says, fix if slow else "")
-    config = readings.config
-    if "timeout" in config:
-        seconds = int(config["timeout"])
-        short = 0 < seconds < 60
-        yield CheckResult(
-            "idle clients",
-            "warn" if short else "ok",
-            f"closed after {seconds} s" if seconds else "never closed by the server",
-            "CONFIG SET timeout 0: connections are opened again and again." if short else "",
-        )
-    if "tcp-keepalive" in config:
-        seconds = int(config["tcp-keepalive"])
-        yield CheckResult(
-            "keepalive",
-            "ok" if seconds else "warn",
-            f"every {seconds} s" if seconds else "off: clients that died are kept",
-            "" if seconds else "CONFIG SET tcp-keepalive 300.",
-        )
+        yield _warn_unless(middle <= 0.01, says, fix)
+
+
+def _idle_clients(readings: Readings) -> Iterator[Said]:
+    if "timeout" in readings.config:
+        seconds = int(readings.config["timeout"])
+        says = f"closed after {seconds} s" if seconds else "never closed by the server"
+        fix = "CONFIG SET timeout 0: connections are opened again and again."
+        yield _warn_unless(not 0 < seconds < 60, says, fix)
+
+
+def _keepalive(readings: Readings) -> Iterator[Said]:
+    if "tcp-keepalive" in readings.config:
+        seconds = int(readings.config["tcp-keepalive"])
+        says = f"every {seconds} s" if seconds else "off: clients that died are kept"
+        yield _warn_unless(seconds > 0, says, "CONFIG SET tcp-keepalive 300.")
+
+
+def _clients(readings: Readings) -> Iterator[Said]:
     clients, most = readings.info.get("connected_clients"), readings.info.get("maxclients")
     if clients is not None and most:
-        full = int(clients) > 0.8 * int(most)
-        fix = "Raise maxclients, or use fewer processes." if full else ""
-        yield CheckResult("clients", "warn" if full else "ok", f"{clients} of {most}", fix)
+        fix = "Raise maxclients, or use fewer processes."
+        yield _warn_unless(int(clients) <= 0.8 * int(most), f"{clients} of {most}", fix)
 
 
-def _ticks(readings: Readings) -> Iterator[CheckResult]:
+def _hz(readings: Readings) -> Iterator[Said]:
     hz = readings.info.get("hz")
     if hz is not None:
         says = f"{hz}: bide keeps time itself, and does not depend on it"
-        yield CheckResult(
-            "hz", "ok" if int(hz) >= 10 else "warn", says, _HZ if int(hz) < 10 else ""
-        )
+        fix = "CONFIG SET hz 10: below, the server is slow to notice clients that have gone."
+        yield _warn_unless(int(hz) >= 10, says, fix)
 
 
-def delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[CheckResult]:
+CHECKS: Final[dict[str, tuple[str, Callable[[Readings], Iterator[Said]]]]] = {
+    "client": ("", _client),
+    "server": ("", _server),
+    "cluster": ("", _cluster),
+    "sentinel": ("", _sentinel),
+    "eviction": ("INFO", _eviction),
+    "maxmemory": ("INFO", _maxmemory),
+    "persistence": ("INFO", _persistence),
+    "replication": ("INFO", _replication),
+    "clock": ("TIME", _clock),
+    "round trip": ("PING", _round_trip),
+    "idle clients": ("CONFIG GET", _idle_clients),
+    "keepalive": ("CONFIG GET", _keepalive),
+    "clients": ("INFO", _clients),
+    "hz": ("INFO", _hz),
+}
+"""Every check in its order, and the command without which it has nothing to say; empty for those
+that always have something, and those that are of some servers only."""
+
+
+def _delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Said]:
     """Whether a Timer moves the delayed jobs of RQ's queues; nothing where there are none."""
-    check = "rq timer"
     if sets is None:
-        yield CheckResult(
-            check, "note", "RQ's keys are denied, so its delayed jobs are not checked"
-        )
+        yield "note", "RQ's keys are denied, so its delayed jobs are not checked", ""
         return
     for each in sets:
         jobs, late = count(each.overdue + each.waiting, "job"), count(each.overdue, "job")
@@ -393,34 +357,19 @@ def delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[CheckResult]
         if each.key.startswith(DELAYED):
             fix = f"Start one: bide rq-timer {each.key.removeprefix(DELAYED)}."
         if each.overdue and not each.timers:
-            yield CheckResult(check, "fail", f"{late} overdue in {each.key}, {alive}", fix)
+            yield "fail", f"{late} overdue in {each.key}, {alive}", fix
         elif not each.timers:
-            yield CheckResult(check, "warn", f"{jobs} in {each.key}, {alive}", fix)
+            yield "warn", f"{jobs} in {each.key}, {alive}", fix
         elif each.overdue > each.left:
             fix = "Read the Timers' logs; if the Timers are overloaded, start another."
             says = f"{late} overdue by more than {describe(OVERDUE)} in {each.key}, timers: {alive}"
-            yield CheckResult(check, "warn", says, fix)
+            yield "warn", says, fix
         else:
-            yield CheckResult(check, "ok", f"{jobs} in {each.key}, timers: {alive}")
+            yield "ok", f"{jobs} in {each.key}, timers: {alive}", ""
         if each.strange:
-            says = (
-                f"{count(each.strange, 'member')} of {each.key} stay: no delayed jobs of its queue"
-            )
-            yield CheckResult(check, "warn", says, "The Timers' logs name them; ZREM removes them.")
-
-
-_HZ: Final = "CONFIG SET hz 10: below, the server is slow to notice clients that have gone."
-
-CHECKS: Final[tuple[Callable[[Readings], Iterator[CheckResult]], ...]] = (
-    _client,
-    _server,
-    _memory,
-    _persistence,
-    _replication,
-    _clock,
-    _network,
-    _ticks,
-)
+            members = f"{count(each.strange, 'member')} of {each.key}"
+            fix = "The Timers' logs name them; ZREM removes them."
+            yield "warn", f"{members} stay: no delayed jobs of its queue", fix
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -436,20 +385,15 @@ def _bytes(number: int) -> str:
     return f"{size:.3g} TiB"
 
 
-def report(findings: list[CheckResult]) -> list[dict[str, Any]]:
-    """The findings as JSON has them."""
-    return [finding._asdict() for finding in findings]
-
-
 _STYLE: dict[str, Style] = {"ok": "green", "warn": "yellow", "fail": "red", "note": "dim"}
 
 
 @click.command()
-@server_options
+@site_options
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, url: str | None, prefix: str | None, as_json: bool) -> None:
-    """Check the server's settings, its clock and the way to it.
+def doctor(ctx: click.Context, site: Site, as_json: bool) -> None:
+    """Check the server's settings, its clock and the connection.
 
     It also looks for overdue jobs in RQ's delay queues.
 
@@ -457,14 +401,21 @@ def doctor(ctx: click.Context, url: str | None, prefix: str | None, as_json: boo
     refused or late), or a note, and says how to repair what is not ok. If a check cannot run,
     its line says why.
     """
-    site = Site(url, prefix)
     readings = probe(site.client.url)
     is_lost = all(one.lost for one in readings)
-    of_rq = [] if is_lost else delayed_jobs_of_rq(delayed_on_rq(site.client))
-    findings = [*diagnose(readings), _scripts(site, is_lost), *of_rq]
+    findings = [*diagnose(readings), _scripts(site, is_lost)]
+    if not is_lost:
+        sets = delayed_on_rq(site.client)
+        findings += [CheckResult("rq timer", *said) for said in _delayed_jobs_of_rq(sets)]
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
-        echo_json({"ok": not failed, "server": site.where, "checks": report(findings)})
+        echo_json(
+            {
+                "ok": not failed,
+                "server": site.where,
+                "checks": [finding._asdict() for finding in findings],
+            }
+        )
     else:
         echo(site.where, "bold")
         for finding in findings:

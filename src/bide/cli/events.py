@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import click
 
-from bide.cli.options import complete_queues, json_option, server_options
+from bide.cli.options import json_option, queue_option, server_options
 from bide.cli.screen import Style, aside, echo, echo_json
 from bide.model.durations import describe
 from bide.model.events import Event
 from bide.model.ids import short_id
 from bide.model.job import EVENTS
 from bide.queue import Queue
-from bide.views.times import moment_exactly, moment_json
+from bide.views.params import moment_exactly, report
 
 _STYLE: Final[dict[str, Style]] = {
     "active": "cyan",
@@ -28,16 +28,7 @@ _STYLE: Final[dict[str, Style]] = {
 
 
 @click.command()
-@click.option(
-    "-q",
-    "--queue",
-    "queue_name",
-    metavar="QUEUE",
-    default="default",
-    show_default=True,
-    help="Of this queue.",
-    shell_complete=complete_queues,
-)
+@queue_option("Queue whose events are printed.", "queue_name", default="default", show_default=True)
 @click.option(
     "-k",
     "--kind",
@@ -45,14 +36,20 @@ _STYLE: Final[dict[str, Style]] = {
     metavar="KIND",
     type=click.Choice(list(EVENTS)),
     multiple=True,
-    help="Only of this kind; again for more.",
+    help="Kind of events to print; repeat for more.",
 )
 @click.option(
-    "--job", "job_ids", metavar="ID", multiple=True, help="Only of this job; again for more."
+    "--job",
+    "job_ids",
+    metavar="ID",
+    multiple=True,
+    help="Id of a job whose events are printed; repeat for more.",
 )
-@click.option("--after", metavar="EVENT", help="Begin behind the event with this id.")
-@click.option("--name", metavar="NAME", help="Keep events for ten minutes, to come back to.")
-@click.option("--timeout", metavar="DURATION", help="End when nothing happened for so long.")
+@click.option("--after", metavar="EVENT", help="Print the events after the event with this id.")
+@click.option(
+    "--name", metavar="NAME", help="Listener's name: its events are kept for ten minutes more."
+)
+@click.option("--timeout", metavar="DURATION", help="End after this time without an event.")
 @server_options
 @json_option
 def events(
@@ -95,7 +92,6 @@ def _line(event: Event) -> str:
 
 
 def _remark(event: Event) -> str:
-    """What else is to be said of it."""
     if event.kind == "gap":
         lost = f"{event.count} events" if event.count else "events"
         return f"{lost} before {event.id} were lost"
@@ -115,17 +111,11 @@ def _remark(event: Event) -> str:
 
 
 def _document(event: Event) -> dict[str, Any]:
-    error, progress = event.error, event.progress
     return {
-        "id": event.id,
-        "kind": event.kind,
-        "verb": event.verb,
-        "at": moment_json(event.at),
+        **report(event, "id", "kind", "verb", "at"),
         "job": event.job_id,
-        "worker": event.worker,
-        "attempt": event.attempt,
-        "due": moment_json(event.due),
-        "error": error and {"type": error.type, "message": error.message},
-        "progress": progress and {"fraction": progress.fraction, "text": progress.text},
+        **report(event, "worker", "attempt", "due"),
+        "error": event.error and report(event.error, "type", "message"),
+        "progress": event.progress and report(event.progress, "fraction", "text"),
         "count": event.count,
     }

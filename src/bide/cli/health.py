@@ -1,53 +1,57 @@
-"""`bide health`: whether the server answers, and whether jobs of queues run on time.
+"""For monitoring: `bide health`, whether jobs run on time, and `bide metrics`, for Prometheus.
 
-For probes of containers and monitors: it imports no code of the application, asks the server a
-few times, and says with its exit code what it found. Where no queue is named, it also looks at the
-delayed jobs of RQ's queues, which a Timer is to move.
+`bide health` is for probes of containers and monitors: it imports no code of the application, asks
+the server a few times, and says with its exit code what it found. Where no queue is named, it also
+looks at the delayed jobs of RQ's queues, which a Timer is to move.
 """
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Final, Literal, NamedTuple
 
 import click
 
-from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.options import json_option, queues_option, site_options
 from bide.cli.screen import Cell, count, echo, echo_json, hanging
 from bide.cli.server import delayed_on_rq, queues_with_keys
+from bide.client.coalesce import ReadThroughCache
 from bide.contrib.rq_sets import DelaySet
-from bide.errors import BideError, ClientTooOld, UsageError
+from bide.errors import BideError, ClientTooOld, ServerRefused, UsageError
 from bide.model.durations import describe, to_us
 from bide.model.ids import check_name, short_id
+from bide.model.job import LISTABLE
+from bide.model.latency import Family, expose
 from bide.protocol.command import Command
 from bide.protocol.commands import fsck as ops
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.fsck import Finding, Step
-from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.jobs import QueueStats, count_due
 from bide.protocol.commands.queues import WorkerInfo
 from bide.protocol.keys import keys_of
+from bide.views.params import report
 from bide.views.queues import next_due
 from bide.views.site import Site
+from bide.worker.supervisor import Metrics, serve
 
 
 @click.command()
-@queues_option("Ask that a live worker serves it; again for more.")
+@queues_option("Queue that a live worker must serve; repeat for more.")
 @click.option(
     "--max-lateness",
     metavar="DURATION",
-    help="Ask that no job is overdue by more, in the queues given or in all there are.",
+    help="Maximum time by which a job may be overdue, in the given queues or in all queues.",
 )
-@server_options
+@site_options
 @json_option
 @click.pass_context
 def health(
-    ctx: click.Context,
-    queues: tuple[str, ...],
-    max_lateness: str | None,
-    url: str | None,
-    prefix: str | None,
-    as_json: bool,
+    ctx: click.Context, queues: tuple[str, ...], max_lateness: str | None, site: Site, as_json: bool
 ) -> None:
     """Exit with 0 if the server answers and queues are served.
 
@@ -57,18 +61,32 @@ def health(
     Timer (bide rq-timer) must serve RQ's queues if a delayed job of theirs is overdue.
     """
     limit = None if max_lateness is None else to_us(max_lateness, "--max-lateness") / 1e6
-    site = Site(url, prefix)
     counts: dict[str, QueueStats] = {}
-    workers: list[WorkerInfo] = []
+    served: Counter[str] = Counter()
+    problems: list[str] = []
     sets: list[DelaySet] = []
+    workers: list[WorkerInfo] = []
     try:
         there = site.queues()
         asked = list(dict.fromkeys(queues)) or there
         counts = site.counts(asked)
         workers = [worker for worker in site.workers() if worker.alive]
-        problems = _problems(asked, bool(queues), there, counts, workers, limit)
+        served = Counter(queue for worker in workers for queue in {*worker.about.queues})
+        for queue in asked:
+            if queues and queue not in served:
+                unused = "" if queue in there else " and it has never been used"
+                problems.append(f"{queue}: no live worker serves it{unused}.")
+            late = lateness(counts[queue])
+            if limit is not None and late > limit:
+                paused = ", and it is paused" if counts[queue].paused else ""
+                problems.append(f"{queue}: a job is overdue by {describe(late)}{paused}.")
         sets = [] if queues else delayed_on_rq(site.client) or []
-        problems += _problems_of_rq(sets, limit)
+        for each in sets:
+            if each.overdue and not each.timers:
+                late_jobs = count(each.overdue, "job")
+                problems.append(f"{late_jobs} overdue in {each.key}, no timer alive.")
+            elif limit is not None and each.lateness > limit:
+                problems.append(f"{each.key}: a job is overdue by {describe(each.lateness)}.")
     except UsageError:
         raise
     except BideError as error:
@@ -76,44 +94,19 @@ def health(
             raise
         problems = [str(error)]
     if as_json:
-        echo_json(_report(site, problems, counts, workers, sets))
+        shown = {
+            name: {"lateness": lateness(each), "workers": served[name], "paused": each.paused}
+            for name, each in counts.items()
+        }
+        rq = {one.key: report(one, "lateness", "overdue", "waiting", "timers") for one in sets}
+        found = {"ok": not problems, "server": site.where, "problems": problems}
+        echo_json(found | {"queues": shown, "rq": rq})
     elif problems:
         for problem in problems:
             echo(problem, "red")
     else:
         echo(f"ok: {site.where}{_served(counts, workers)}")
     ctx.exit(1 if problems else 0)
-
-
-def _problems(
-    queues: Sequence[str],
-    named: bool,
-    there: Sequence[str],
-    counts: dict[str, QueueStats],
-    workers: Sequence[WorkerInfo],
-    limit: float | None,
-) -> list[str]:
-    found = []
-    served = {queue for worker in workers for queue in worker.about.queues}
-    for queue in queues:
-        if named and queue not in served:
-            unused = "" if queue in there else " and it has never been used"
-            found.append(f"{queue}: no live worker serves it{unused}.")
-        late = lateness(counts[queue])
-        if limit is not None and late > limit:
-            paused = ", and it is paused" if counts[queue].paused else ""
-            found.append(f"{queue}: a job is overdue by {describe(late)}{paused}.")
-    return found
-
-
-def _problems_of_rq(sets: Sequence[DelaySet], limit: float | None) -> list[str]:
-    found = []
-    for each in sets:
-        if each.overdue and not each.timers:
-            found.append(f"{count(each.overdue, 'job')} overdue in {each.key}, no timer alive.")
-        elif limit is not None and each.lateness > limit:
-            found.append(f"{each.key}: a job is overdue by {describe(each.lateness)}.")
-    return found
 
 
 def lateness(counts: QueueStats) -> float:
@@ -130,37 +123,6 @@ def _served(counts: dict[str, QueueStats], workers: Sequence[WorkerInfo]) -> str
     return f" answers; live workers: {len(workers)}; {overdue}."
 
 
-def _report(
-    site: Site,
-    problems: list[str],
-    counts: dict[str, QueueStats],
-    workers: Sequence[WorkerInfo],
-    sets: Sequence[DelaySet],
-) -> dict[str, Any]:
-    return {
-        "ok": not problems,
-        "server": site.where,
-        "problems": problems,
-        "queues": {
-            name: {
-                "lateness": lateness(each),
-                "workers": sum(name in worker.about.queues for worker in workers),
-                "paused": each.paused,
-            }
-            for name, each in counts.items()
-        },
-        "rq": {
-            each.key: {
-                "lateness": each.lateness,
-                "overdue": each.overdue,
-                "waiting": each.waiting,
-                "timers": each.timers,
-            }
-            for each in sets
-        },
-    }
-
-
 _LATER: Final = 1.0
 """Seconds within which a queue is in the list after its first job."""
 
@@ -174,18 +136,13 @@ class Found(NamedTuple):
 
 
 @click.command()
-@queues_option("Only this queue; again for more.")
-@click.option("--repair", is_flag=True, help="Mend what is found, and say of each what was done.")
-@server_options
+@queues_option("Queue to check; repeat for more.")
+@click.option("--repair", is_flag=True, help="Repair what is found, and print each repair.")
+@site_options
 @json_option
 @click.pass_context
 def fsck(
-    ctx: click.Context,
-    queues: tuple[str, ...],
-    repair: bool,
-    url: str | None,
-    prefix: str | None,
-    as_json: bool,
+    ctx: click.Context, queues: tuple[str, ...], repair: bool, site: Site, as_json: bool
 ) -> None:
     """Check that sets, jobs and records of the queues agree.
 
@@ -193,14 +150,17 @@ def fsck(
     meanwhile: each step is short, and what it finds is so. A repair loses no job: what can run
     again becomes due, what cannot has failed and says why.
     """
-    site = Site(url, prefix)
     found: list[Found] = []
     for each in look(site, queues, repair):
         found.append(each)
         if not as_json:
             _print(each, repair)
     if as_json:
-        echo_json(report(site, found, repair))
+        findings = [
+            {"queue": queue or None, **finding._asdict(), "mended": repair and bool(finding.fix)}
+            for queue, finding in found
+        ]
+        echo_json({"ok": not found, "server": site.where, "findings": findings})
     else:
         _sum_up(found, repair)
     ctx.exit(1 if found else 0)
@@ -215,7 +175,12 @@ def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
     if queues:
         names = site.known(queues)
     else:
-        lists = list(_look_at_lists(site, repair))
+        everywhere = keys_of(None, site.prefix)
+        lists = [
+            Found("", finding)
+            for look_at in (ops.look_at_queues, ops.look_at_workers)
+            for finding in _once(_steps(site, partial(look_at, everywhere), repair))
+        ]
         yield from lists
         if any(each.finding.kind == ops.TYPE for each in lists):
             return  # which queues there are cannot be known
@@ -227,13 +192,6 @@ def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
                 yield Found(name, finding)
         except ClientTooOld as error:
             yield Found(name, Finding("schema", "", str(error), ""))
-
-
-def _look_at_lists(site: Site, repair: bool) -> Iterator[Found]:
-    everywhere = keys_of(None, site.prefix)
-    for look_at in (ops.look_at_queues, ops.look_at_workers):
-        for finding in _once(_steps(site, lambda c: look_at(everywhere, c, repair))):  # noqa: B023
-            yield Found("", finding)
 
 
 def _look_for_queues(site: Site, repair: bool) -> Iterator[Found]:
@@ -255,29 +213,28 @@ def _look_for_queues(site: Site, repair: bool) -> Iterator[Found]:
 
 def _look_at_queue(site: Site, name: str, repair: bool) -> Iterator[Finding]:
     keys = keys_of(name, site.prefix)
-    types = list(_steps(site, lambda cursor: ops.look_beside(keys, ops.TYPES, cursor, repair)))
+    types = list(_steps(site, partial(ops.look_beside, keys, ops.TYPES), repair))
     yield from types
     if any(not (repair and finding.fix) for finding in types):
         return  # nothing else can be looked at
-    for part in ops.BESIDE:
-        yield from _steps(site, lambda c: ops.look_beside(keys, part, c, repair))  # noqa: B023
-    for part in ops.GROUPS:
-        yield from _steps(site, lambda c: ops.look_at_groups(keys, part, c, repair))  # noqa: B023
-    for part in ops.SCHEDULES:
-        yield from _steps(site, lambda c: ops.look_at_schedules(keys, part, c, repair))  # noqa: B023
-    for part, level in ops.JOBS:
-        yield from _steps(
-            site,
-            lambda c: ops.look_at_jobs(keys, part, level, c, repair),  # noqa: B023
-        )
-    yield from _steps(site, lambda c: ops.look_at_edges(keys, c, repair))
+    looks: list[Callable[[str, bool], Command[Step]]] = [
+        *(partial(ops.look_beside, keys, part) for part in ops.BESIDE),
+        *(partial(ops.look_at_groups, keys, part) for part in ops.GROUPS),
+        *(partial(ops.look_at_schedules, keys, part) for part in ops.SCHEDULES),
+        *(partial(ops.look_at_jobs, keys, part, level) for part, level in ops.JOBS),
+        partial(ops.look_at_edges, keys),
+    ]
+    for look_at in looks:
+        yield from _steps(site, look_at, repair)
 
 
-def _steps(site: Site, step: Callable[[str], Command[Step]]) -> Iterator[Finding]:
+def _steps(
+    site: Site, look_at: Callable[[str, bool], Command[Step]], repair: bool
+) -> Iterator[Finding]:
     """What all steps find, from the first cursor to the last."""
     cursor = ops.BEGIN
     while True:
-        cursor, findings = site.client.run(step(cursor))
+        cursor, findings = site.client.run(look_at(cursor, repair))
         yield from findings
         if cursor == ops.BEGIN:
             return
@@ -323,13 +280,119 @@ def _sum_up(found: list[Found], repair: bool) -> None:
         echo(f"{count(all_, 'finding')}; `bide fsck --repair` {mends}.", "bold")
 
 
-def report(site: Site, found: list[Found], repair: bool) -> dict[str, object]:
-    """The findings as JSON has them."""
-    return {
-        "ok": not found,
-        "server": site.where,
-        "findings": [
-            {"queue": queue or None, **finding._asdict(), "mended": repair and bool(finding.fix)}
-            for queue, finding in found
-        ],
-    }
+WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
+"""Seconds ahead for which is counted what is due."""
+
+
+@click.command()
+@queues_option("Queue to report; repeat for more.  [default: all]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help="Port that answers /metrics until Ctrl-C, instead of printing once.",
+)
+@click.option(
+    "--host",
+    help="The interface for --port; 0.0.0.0 lets other machines in.  [default: 127.0.0.1]",
+)
+@site_options
+def metrics(queues: tuple[str, ...], port: int | None, host: str | None, site: Site) -> None:
+    """Print what queues hold, for Prometheus.
+
+    One scrape target for a server is enough. What workers do, they tell themselves, at /metrics
+    of their --health-port.
+    """
+    if host and port is None:
+        raise click.UsageError("--host is where --port answers; give that too: --port 9109.")
+    if port is None:
+        click.echo(queue_metrics(site, queues), nl=False)
+    else:
+        asyncio.run(_serve(site, queues, host or "127.0.0.1", port))
+
+
+async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        server = await serve(host, port, {}, answering(site, queues))
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+        raise ServerRefused(f"Nothing can listen on {host}, port {port}: {error}.") from None
+    where, number = server.sockets[0].getsockname()[:2]
+    click.echo(
+        f"answers http://{f'[{where}]' if ':' in where else where}:{number}/metrics", err=True
+    )
+    await stopped.wait()
+    server.close()
+
+
+def answering(site: Site, queues: Sequence[str]) -> Metrics:
+    """Return what answers a scrape; scrapes at the same time share one read of the server."""
+    reads = ReadThroughCache[str](0)
+    return lambda: reads.read("", lambda: asyncio.to_thread(queue_metrics, site, queues))
+
+
+def queue_metrics(site: Site, queues: Sequence[str]) -> str:
+    """What the server says of these queues, or of all; text for Prometheus.
+
+    Raises:
+        NotFound: a queue of that name was never used.
+        BideError: the server cannot be asked.
+    """
+    names = site.known(queues)
+    counts = site.counts(names)
+    commands = [count_due(keys_of(name, site.prefix), WITHIN) for name in names]
+    due = dict(zip(names, site.client.run_many(commands), strict=True))
+    workers = [worker.about for worker in site.workers() if worker.alive]
+
+    def family(name: str, help: str, value: Callable[[str, QueueStats], float]) -> Family:
+        kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
+        samples = [({"queue": queue}, value(queue, seen)) for queue, seen in counts.items()]
+        return Family(name, kind, help, samples)
+
+    jobs = [
+        ({"queue": name, "state": state}, getattr(seen, state))
+        for name, seen in counts.items()
+        for state in LISTABLE
+    ]
+    within = [
+        ({"queue": name, "seconds": str(seconds)}, number)
+        for name, numbers in due.items()
+        for seconds, number in zip(WITHIN, numbers, strict=True)
+    ]
+    return expose(
+        [
+            Family("bide_jobs", "gauge", "Jobs in each state; waiting: due, not taken.", jobs),
+            Family("bide_jobs_due_within", "gauge", "Delayed jobs due in so many seconds.", within),
+            family(
+                *("bide_overdue_seconds", "How late what waits longest is."),
+                lambda _, seen: lateness(seen),
+            ),
+            family(
+                *("bide_queue_paused", "1 where workers take nothing."),
+                lambda _, seen: int(seen.paused),
+            ),
+            family(
+                *("bide_queue_workers", "Live workers that serve it."),
+                lambda name, _: sum(name in worker.queues for worker in workers),
+            ),
+            *(
+                family(f"bide_jobs_{total}_total", help, _total(total))
+                for total, help in _TOTALS.items()
+            ),
+        ]
+    )
+
+
+def _total(name: str) -> Callable[[str, QueueStats], float]:
+    return lambda _, seen: seen.totals[name]
+
+
+_TOTALS: Final = {
+    "completed": "Jobs that ran to their end.",
+    "failed": "Jobs that will not be run again.",
+    "cancelled": "Jobs that were taken back, or ended when asked to, or expired.",
+    "expired": "Jobs that were cancelled because they had not begun in time.",
+    "retried": "Attempts that raised and were followed by another.",
+    "reclaimed": "Leases that ended without an outcome, and processes that died under a job.",
+}

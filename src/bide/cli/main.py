@@ -18,10 +18,9 @@ from bide.cli.dev import dev
 from bide.cli.doctor import doctor
 from bide.cli.enqueue import enqueue
 from bide.cli.events import events
-from bide.cli.health import fsck, health
+from bide.cli.health import fsck, health, metrics
 from bide.cli.jobs import jobs
-from bide.cli.metrics import metrics
-from bide.cli.options import CommandGroup, PipeClosed, complete_queues, json_option, server_options
+from bide.cli.options import CommandGroup, PipeClosed, json_option, queue_option, server_options
 from bide.cli.overview import info, top, upcoming
 from bide.cli.queues import forget, limit, queues, upgrade
 from bide.cli.run import rq_timer, web, worker
@@ -61,9 +60,11 @@ SCRIPTS = ("enqueue",)
 
 @click.command()
 @click.argument("name", type=click.Choice(SCRIPTS))
-@click.option("--keys", "only_keys", is_flag=True, help="Print the keys of QUEUE, one a line.")
-@click.option("--sha", "only_sha", is_flag=True, help="Print what EVALSHA calls it by.")
-@click.option("-q", "--queue", metavar="QUEUE", shell_complete=complete_queues, help="Whose keys.")
+@click.option("--keys", "only_keys", is_flag=True, help="Print the keys of QUEUE, one per line.")
+@click.option(
+    "--sha", "only_sha", is_flag=True, help="Print the SHA-1 by which EVALSHA calls the script."
+)
+@queue_option("Queue whose keys are printed.")
 @server_options
 @json_option
 def script(
@@ -75,7 +76,7 @@ def script(
     prefix: str | None,
     as_json: bool,
 ) -> None:
-    """Print the Lua of a script, for other languages to call.
+    """Print a Lua script for programs in other languages.
 
     It is printed as bide sends it: EVAL and SCRIPT LOAD take it as it is. Asks no server.
     """
@@ -174,12 +175,10 @@ def run(args: Sequence[str] | None = None) -> int:
         return _say(f"{error.format_message()} See `{path} --help`.", USAGE)
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code)
-    except UsageError as error:
-        return _say(str(error), USAGE)
-    except (JobNotFound, ScheduleNotFound, NotFound) as error:
-        return _say(str(error), NOT_FOUND)
     except BideError as error:
-        return _say(str(error), FAILED)
+        is_missing = isinstance(error, JobNotFound | ScheduleNotFound | NotFound)
+        code = USAGE if isinstance(error, UsageError) else NOT_FOUND if is_missing else FAILED
+        return _say(str(error), code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Stopped.", err=True)
         return INTERRUPTED

@@ -5,70 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from functools import reduce, wraps
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from bide.client.config import LOG_FORMATS
+from bide.client.config import LOG_FORMATS, settings
 from bide.errors import UsageError
-from bide.views.site import did_you_mean
+from bide.views.site import Site, did_you_mean
+from bide.worker.queue_state import read_strategy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def url_option(function: F) -> F:
-    """`--url`; also given before the command's name, where the nearer one wins."""
-    return click.option(
-        "-u",
-        "--url",
-        metavar="URL",
-        callback=_inherit,
-        help="The server; else $BIDE_URL, else [tool.bide], else redis://127.0.0.1:6379/0.",
-    )(function)
-
-
-def server_options(function: F) -> F:
-    """`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
-    prefix = click.option(
-        "--prefix",
-        metavar="PREFIX",
-        callback=_inherit,
-        help="Of all keys; else $BIDE_PREFIX, else [tool.bide], else bide.",
-    )
-    return url_option(prefix(function))
-
-
-def json_option(function: F) -> F:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
-def log_options(function: F) -> F:
-    """`--verbose` and `--log-format`."""
-    verbose = click.option("-v", "--verbose", is_flag=True, help="Log every job.")
-    log_format = click.option(
-        "--log-format",
-        type=click.Choice(LOG_FORMATS),
-        help="For people, as logfmt, or as JSON, a line each; else $BIDE_LOG_FORMAT.  "
-        "[default: text]",
-    )
-    return verbose(log_format(function))
-
-
-def queues_option(help: str) -> Callable[[F], F]:
-    """`--queue`, any number of times; a shell completes the names."""
-    return click.option(
-        "-q",
-        "--queue",
-        "queues",
-        multiple=True,
-        metavar="QUEUE",
-        help=help,
-        shell_complete=complete_queues,
-    )
+def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator, in their order."""
+    return lambda function: reduce(lambda inner, option: option(inner), options[::-1], function)
 
 
 def _inherit(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -80,6 +34,77 @@ def _inherit(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
+url_option = click.option(
+    *("-u", "--url"),
+    metavar="URL",
+    callback=_inherit,
+    help="URL of the server; otherwise $BIDE_URL, [tool.bide], redis://127.0.0.1:6379/0.",
+)
+"""`--url`; also given before the command's name, where the nearer one wins."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+server_options = together(
+    url_option,
+    click.option(
+        "--prefix",
+        metavar="PREFIX",
+        callback=_inherit,
+        help="Prefix of all keys; otherwise $BIDE_PREFIX, [tool.bide], bide.",
+    ),
+)
+"""`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
+
+
+def site_options(function: Callable[..., Any]) -> Any:
+    """`--url` and `--prefix`, which the command gets as `site`."""
+
+    @wraps(function)
+    def with_site(*args: Any, url: str | None, prefix: str | None, **options: Any) -> Any:
+        return function(*args, site=Site(url, prefix), **options)
+
+    return server_options(with_site)
+
+
+log_options = together(
+    click.option("-v", "--verbose", is_flag=True, help="Log every job."),
+    click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        help="Log format: for people, logfmt, or JSON lines; otherwise $BIDE_LOG_FORMAT.  "
+        "[default: text]",
+    ),
+)
+"""`--verbose` and `--log-format`."""
+
+
+def queue_option(help: str, name: str = "queue", **more: Any) -> Callable[[F], F]:
+    """`--queue`; a shell completes the names."""
+    completed: Any = {"metavar": "QUEUE", "help": help, "shell_complete": complete_queues}
+    return click.option("-q", "--queue", name, **completed, **more)
+
+
+def queues_option(help: str) -> Callable[[F], F]:
+    """`--queue`, any number of times."""
+    return queue_option(help, "queues", multiple=True)
+
+
+def limit_option(
+    what: str, default: int | None = None, most: int | None = None
+) -> Callable[[F], F]:
+    """`--limit`: the maximum number of what is listed or changed."""
+    return click.option(
+        "-n",
+        "--limit",
+        metavar="N",
+        type=click.IntRange(1, most),
+        default=default,
+        help=f"Maximum number of {what}.{f'  [default: {default}]' if default else ''}",
+    )
+
+
 def complete_queues(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
@@ -88,6 +113,22 @@ def complete_queues(
 
     url, prefix = ctx.params.get("url"), ctx.params.get("prefix")
     return [CompletionItem(n) for n in queue_names(url, prefix) if n.startswith(incomplete)]
+
+
+def worker_options(queues: Sequence[str], **given: Any) -> dict[str, Any]:
+    """The options of a `Worker`: those given, else those of [tool.bide.worker]; no others.
+
+    Raises:
+        UsageError: the strategy is invalid.
+    """
+    told = settings().worker
+    options: dict[str, Any] = {"queues": list(queues or told.queues)}
+    options |= {
+        name: getattr(told, name, None) if value is None else value for name, value in given.items()
+    }
+    if isinstance(options["strategy"], str):
+        options["strategy"] = read_strategy(options["strategy"])
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def import_from_here() -> None:
@@ -107,26 +148,6 @@ def read_value(text: str) -> Any:
 def _no_number(name: str) -> None:
     """Python's reader takes NaN and Infinity, which JSON has not: they are text."""
     raise ValueError(name)
-
-
-def read_at(text: str, option: str = "--at") -> datetime:
-    """A moment as typed, in ISO 8601 with a time zone.
-
-    Raises:
-        UsageError: it is not one.
-    """
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{option} {text!r} is not a moment; write it as 2030-01-31T09:00:00+01:00."
-        ) from None
-    if at.utcoffset() is None:
-        raise UsageError(
-            f"{option} {text} has no time zone, so it names no one moment; "
-            f"write {at.isoformat()}Z or {at.isoformat()}+01:00."
-        )
-    return at
 
 
 def read_address(text: str, option: str = "--health-port") -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""`bide top`: the page's reads, live in a terminal."""
+"""`bide info`, `bide upcoming`, and `bide top`: the page's reads, live in a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bide.cli.cron import print_summary
 from bide.cli.jobs.find import look_up
-from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.options import json_option, limit_option, queues_option, server_options, site_options
 from bide.cli.queues import print_queues
 from bide.cli.screen import STATE_STYLE, Column, aside, count, echo, echo_json, table
 from bide.cli.workers import print_workers
@@ -28,10 +28,10 @@ from bide.model.job import LISTABLE, State
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import keys_of
 from bide.views.charts import top_of
-from bide.views.job import data_line
+from bide.views.job import FoundJob, data_line
+from bide.views.params import about, ahead, moment, moment_json, relative
 from bide.views.queues import queues_report, workers_report
 from bide.views.site import Site
-from bide.views.times import about, moment, moment_json, relative
 
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _MOST: Final = 12
@@ -39,22 +39,22 @@ _MOST: Final = 12
 
 
 @click.command()
-@queues_option("Only this queue; again for more.")
+@queues_option("Queue to show; repeat for more.")
 @click.option(
     "--span",
     type=click.Choice(["minute", "hour", "day", "month"]),
     default="hour",
     show_default=True,
-    help="How far to look ahead.",
+    help="Time span to look ahead.",
 )
 @click.option(
     "--every",
     type=click.FloatRange(0.2, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two reads.",
 )
-@click.option("--once", is_flag=True, help="Look once; so it is too where there is no terminal.")
+@click.option("--once", is_flag=True, help="Print one reading and end, as without a terminal.")
 @server_options
 @json_option
 def top(
@@ -70,9 +70,9 @@ def top(
 
     The line of bars is what is due, of all queues, from now to the end of the span.
     """
+    from bide.views import READS
     from bide.views.params import Asked
     from bide.views.site import AsyncSite, mask_secrets
-    from bide.views.table import READS
 
     site = AsyncSite(url, prefix, queues or None, mask_secrets)
     console = Console()
@@ -152,13 +152,14 @@ def _bars(line: dict[str, Any], width: int) -> str:
     return f"now {bars} +1 {line['span']}{cut}"
 
 
+def _table(*titles: str) -> Table:
+    return Table(*titles, box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
+
+
 def _queues(queues: dict[str, Any]) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("queue")
-    for state in LISTABLE:
-        table.add_column(state, justify="right")
-    table.add_column("next due", justify="right")
-    table.add_column("workers", justify="right")
+    table = _table("queue")
+    for title in (*LISTABLE, "next due", "workers"):
+        table.add_column(title, justify="right")
     for name, each in queues.items():
         due = each["next_due_in"]
         table.add_row(
@@ -175,9 +176,7 @@ def _queues(queues: dict[str, Any]) -> Table:
 
 
 def _workers(workers: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("worker", "busy", "memory", "runs"):
-        table.add_column(title)
+    table = _table("worker", "busy", "memory", "runs")
     for worker in workers[:_MOST]:
         runs = ", ".join(job["task"] for job in worker["doing"][:3])
         table.add_row(
@@ -192,12 +191,11 @@ def _workers(workers: list[dict[str, Any]]) -> Table:
 
 
 @click.command()
-@queues_option("Only these; again for more.")
-@server_options
+@queues_option("Queue to show; repeat for more.")
+@site_options
 @json_option
-def info(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: bool) -> None:
+def info(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
     """Show queues, their jobs by state, and the workers."""
-    site = Site(url, prefix)
     counts = site.counts(site.known(queues))
     workers = site.workers()
     if as_json:
@@ -212,56 +210,40 @@ def info(queues: tuple[str, ...], url: str | None, prefix: str | None, as_json: 
 
 
 @click.command()
-@queues_option("Only of this queue; again for more.")
-@click.option(
-    "-n",
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, job_commands.MAX_PAGE),
-    default=20,
-    help="So many at most.  [default: 20]",
-)
-@click.option("--within", metavar="DURATION", help="Look ahead so far.")
-@server_options
+@queues_option("Queue whose jobs are listed; repeat for more.")
+@limit_option("jobs to list", 20, job_commands.MAX_PAGE)
+@click.option("--within", metavar="DURATION", help="Maximum time until a job is due.")
+@site_options
 @json_option
 def upcoming(
-    queues: tuple[str, ...],
-    limit: int,
-    within: str | None,
-    url: str | None,
-    prefix: str | None,
-    as_json: bool,
+    queues: tuple[str, ...], limit: int, within: str | None, site: Site, as_json: bool
 ) -> None:
     """List the delayed jobs that are due next, over all queues."""
     within_us = 0 if within is None else to_us(within, "--within")
-    site = Site(url, prefix)
     names = site.known(queues)
     commands = [
         job_commands.upcoming(keys_of(name, site.prefix), within_us, limit) for name in names
     ]
     replies = zip(names, site.client.run_many(commands), strict=True)
     next_ones = sorted((due, id, name) for name, ids in replies for id, due in ids)[:limit]
-    found = []
+    found: list[FoundJob] = []
     for name in names:
         ids = [id for _, id, queue in next_ones if queue == name]
-        found += [seen for seen in look_up(site, name, ids) if seen is not None]
+        found += look_up(site, name, ids)
     found = [seen for seen in found if seen.state in (State.DELAYED, State.WAITING)]
     found.sort(key=lambda seen: (seen.snapshot.due_us, seen.id))
     if as_json:
-        echo_json(
+        jobs = [
             {
-                "jobs": [
-                    {
-                        "id": seen.id,
-                        "queue": seen.queue,
-                        "task": seen.snapshot.task,
-                        "due": moment_json(from_us(seen.snapshot.due_us)),
-                        "in": -seen.ago,
-                    }
-                    for seen in found
-                ]
+                "id": seen.id,
+                "queue": seen.queue,
+                "task": seen.snapshot.task,
+                "due": moment_json(from_us(seen.snapshot.due_us)),
+                "in": -seen.ago,
             }
-        )
+            for seen in found
+        ]
+        echo_json({"jobs": jobs})
         return
     waiting = sum(each.waiting for each in site.counts(names).values())
     if waiting:
@@ -270,22 +252,10 @@ def upcoming(
         aside("No job is delayed." if within is None else f"No job is due within {within}.")
         return
     columns = [
-        Column("in", right=True),
-        Column("at"),
-        Column("queue", cut="end"),
-        Column("task", cut="start"),
-        Column("id"),
+        Column("in", lambda seen: ahead(-seen.ago), right=True),
+        Column("at", lambda seen: moment(from_us(seen.snapshot.due_us))),
+        Column("queue", lambda seen: seen.queue, cut="end"),
+        Column("task", lambda seen: data_line(seen) or seen.snapshot.task, cut="start"),
+        Column("id", lambda seen: short_id(seen.id)),
     ]
-    table(
-        columns,
-        [
-            [
-                relative(-seen.ago).removeprefix("in "),
-                moment(from_us(seen.snapshot.due_us)),
-                seen.queue,
-                data_line(seen) or seen.snapshot.task,
-                short_id(seen.id),
-            ]
-            for seen in found
-        ],
-    )
+    table(columns, found)

@@ -1,11 +1,10 @@
-"""`bide worker`: run jobs."""
+"""What runs until a signal: `bide worker`, `bide web` and `bide rq-timer`."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +17,7 @@ from bide.cli.options import (
     read_address,
     server_options,
     url_option,
+    worker_options,
 )
 from bide.cli.screen import echo
 from bide.client.config import settings
@@ -25,9 +25,8 @@ from bide.client.url import resolve_url
 from bide.errors import UsageError
 from bide.model.durations import to_bytes, to_us
 from bide.worker import Worker
-from bide.worker.executors import CONCURRENCY, EXECUTORS, Executor, processors, uses_processes
+from bide.worker.executors import CONCURRENCY, EXECUTORS, processors, uses_processes
 from bide.worker.lifespan import leave_threads_behind
-from bide.worker.queue_state import read_strategy
 from bide.worker.supervisor import Supervisor, WorkerConfig
 from bide.worker.worker import GRACE, LEASE
 
@@ -41,33 +40,35 @@ if TYPE_CHECKING:
 @click.option(
     "--strategy",
     metavar="ORDER",
-    help="Which queue first: strict, fair, or weights as high=6,low=1.  [default: strict]",
+    help="Order of the queues: strict, fair, or weights such as high=6,low=1.  [default: strict]",
 )
 @click.option(
     "-c",
     "--concurrency",
     metavar="N",
     type=int,
-    help=f"Jobs at once.  [default: {CONCURRENCY}; in processes, a share of the processors]",
+    help="Maximum number of jobs at once.  "
+    f"[default: {CONCURRENCY}; in processes, a share of the processors]",
 )
 @click.option(
     "-x",
     "--executor",
     type=click.Choice(EXECUTORS),
-    help="Jobs in this process, in child processes, or in a process each.  [default: auto]",
+    help="Where jobs run: in this process, in child processes, or in a process each.  "
+    "[default: auto]",
 )
 @click.option(
     "-w",
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="So many workers, in processes that a supervisor keeps alive.",
+    help="Number of workers, in processes that a supervisor keeps alive.",
 )
-@click.option("--max-jobs", metavar="N", type=int, help="Replace a process after so many jobs.")
 @click.option(
-    "--max-rss", metavar="SIZE", help="Replace a child that has more memory than this: 500MB."
+    "--max-jobs", metavar="N", type=int, help="Replace a process after this number of jobs."
 )
-@click.option("--max-idle", metavar="DURATION", help="Stop after so long without a job.")
+@click.option("--max-rss", metavar="SIZE", help="Replace a child process above this memory: 500MB.")
+@click.option("--max-idle", metavar="DURATION", help="Stop after this time without a job.")
 @click.option(
     "--health-port",
     metavar="[HOST:]PORT",
@@ -75,10 +76,20 @@ if TYPE_CHECKING:
     "IPv4 interfaces (0.0.0.0); 127.0.0.1:PORT answers this machine only.",
 )
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
-@click.option("--lease", metavar="DURATION", help=f"How long a job is held.  [default: {LEASE:g}s]")
-@click.option("--grace", metavar="DURATION", help=f"To finish, on a signal.  [default: {GRACE:g}s]")
 @click.option(
-    "--name", metavar="NAME", help="In logs and `bide info`.  [default: host and process id]"
+    "--lease",
+    metavar="DURATION",
+    help=f"How long a job is held without renewing.  [default: {LEASE:g}s]",
+)
+@click.option(
+    "--grace",
+    metavar="DURATION",
+    help=f"Time for running jobs to finish, on a signal.  [default: {GRACE:g}s]",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Worker's name in logs and `bide info`.  [default: host and process id]",
 )
 @click.option(
     "--allow-pickle",
@@ -95,24 +106,13 @@ if TYPE_CHECKING:
 def worker(
     modules: tuple[str, ...],
     queues: tuple[str, ...],
-    strategy: str | None,
-    concurrency: int | None,
-    executor: Executor | None,
     workers: int | None,
-    max_jobs: int | None,
     max_rss: str | None,
-    max_idle: str | None,
     health_port: str | None,
     burst: bool,
-    lease: str | None,
-    grace: str | None,
-    name: str | None,
-    allow_pickle: bool,
-    allow_eviction: bool,
     verbose: bool,
     log_format: str | None,
-    url: str | None,
-    prefix: str | None,
+    **given: Any,
 ) -> int | None:
     """Run the jobs of queues.
 
@@ -134,31 +134,8 @@ def worker(
     log = (log_format or told.log_format, logging.DEBUG if verbose else None)
     logs.setup(*log)
     import_from_here()
-    given: dict[str, Any] = {
-        "strategy": strategy,
-        "concurrency": concurrency,
-        "executor": executor,
-        "max_jobs": max_jobs,
-        "max_rss": None if max_rss is None else to_bytes(max_rss, "--max-rss"),
-        "max_idle": max_idle,
-        "lease": lease,
-        "grace": grace,
-    }
-    options: dict[str, Any] = {
-        "queues": list(queues or told.worker.queues) or None,
-        "modules": list(modules),
-        "url": url,
-        "prefix": prefix,
-        "name": name,
-        "allow_pickle": allow_pickle,
-        "allow_eviction": allow_eviction,
-    }
-    for option, value in given.items():
-        value = getattr(told.worker, option) if value is None else value
-        if value is not None:
-            options[option] = value
-    if isinstance(options.get("strategy"), str):
-        options["strategy"] = read_strategy(options["strategy"])
+    rss = None if max_rss is None else to_bytes(max_rss, "--max-rss")
+    options = worker_options(queues, modules=list(modules), max_rss=rss, **given)
     health = read_address(health_port) if health_port is not None else None
     workers = workers or told.worker.workers
     if workers is None and health is None and not os.environ.get("NOTIFY_SOCKET"):
@@ -172,42 +149,41 @@ def worker(
     return Supervisor(plan, workers or 1, grace_us / 1e6, health).run()
 
 
-EXTRA = "The page needs `pip install 'bide[web]'`."
-
-
 @click.command()
 @click.option(
     "--listen",
     metavar="[HOST:]PORT",
     default="127.0.0.1:8484",
     show_default=True,
-    help="Where; 0 for any free port. Other machines are served only if tokens are set.",
+    help="Address to listen on; port 0 is any free port. Other machines are served only if tokens "
+    "are set.",
 )
 @click.option(
     "--operator",
     is_flag=True,
     help="Let requests from this machine change things too, if no token is set.",
 )
-@queues_option("Show only this queue; again for more.")
+@queues_option("Queue to show; repeat for more.")
 @server_options
 def web(
     listen: str, operator: bool, queues: tuple[str, ...], url: str | None, prefix: str | None
 ) -> None:
-    """Serve the page: what is due when, queues, jobs, workers.
+    """Serve the dashboard: what is due, queues, jobs, workers.
 
     Without tokens it can only be read, and only at this machine. $BIDE_WEB_VIEWER_TOKEN lets those
     in who have it, $BIDE_WEB_OPERATOR_TOKEN lets them change things too; a browser asks for a user,
     whose name does not matter, and the password, which is the token.
     """
     try:
+        from bide.web.access import is_loopback
         from bide.web.application import app, credentials_are_set, serve
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette", "jinja2", "markupsafe"):
             raise
-        raise UsageError(EXTRA) from None
+        raise UsageError("The page needs `pip install 'bide[web]'`.") from None
 
     host, port = read_address(listen if ":" in listen else f"127.0.0.1:{listen}", "--listen")
-    if not credentials_are_set() and not _is_loopback(host):
+    if not credentials_are_set() and host != "localhost" and not is_loopback(host):
         raise UsageError(
             f"--listen {listen} would let other machines in, and no token is set; set "
             "$BIDE_WEB_VIEWER_TOKEN or $BIDE_WEB_OPERATOR_TOKEN, or listen on 127.0.0.1."
@@ -225,21 +201,8 @@ def web(
         serve(page, listener)
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _listening(host: str, port: int) -> socket.socket:
-    """Listen on an address, before the command prints the address.
-
-    Raises:
-        UsageError: the address is not available.
-    """
+    """Listen on an address, before the command prints the address."""
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -255,7 +218,9 @@ def _listening(host: str, port: int) -> socket.socket:
 @click.command("rq-timer")
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option("--burst", is_flag=True, help="Stop when nothing is due.")
-@click.option("--name", metavar="NAME", help="In logs.  [default: host and process id]")
+@click.option(
+    "--name", metavar="NAME", help="Timer's name in logs.  [default: host and process id]"
+)
 @click.option(
     "--queue-class",
     metavar="CLASS",
@@ -291,11 +256,7 @@ def rq_timer(
 
 
 def _import_class(path: str) -> type[rq.Queue]:
-    """Import a class of queues, named as for RQ's own `--queue-class`.
-
-    Raises:
-        UsageError: the class cannot be imported, or is not a class of RQ queues.
-    """
+    """Import a class of queues, named as for RQ's own `--queue-class`."""
     import rq
     from rq.utils import import_attribute
 

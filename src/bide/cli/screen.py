@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import click
@@ -59,6 +60,8 @@ class Column(NamedTuple):
     """A column of a table."""
 
     title: str
+    value: Callable[[Any], str | Cell]
+    """What it shows of the thing that a row is about."""
     right: bool = False
     cut: Literal["", "end", "start"] = ""
     """Which end of a value goes first where the terminal is too narrow; empty: none."""
@@ -84,12 +87,13 @@ def echo_json(value: Any) -> None:
     _print(json.dumps(plain(value)))
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
-    """Print rows under their titles, within the terminal's width if there is one."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def table(columns: Sequence[Column], things: Iterable[Any]) -> None:
+    """Print a row for each thing, within the terminal's width if there is one."""
+    cells = [[_cell(column.value(thing)) for column in columns] for thing in things]
     widths = [
-        max([cell_len(column.title), *(_width_of(row[i], column) for row in cells)])
+        max([cell_len(column.title), *(w for w in each if column.cut or w <= _WIDEST)])
         for i, column in enumerate(columns)
+        for each in [[cell_len(row[i].text) for row in cells]]
     ]
     console = Console()
     kept = list(range(len(columns)))
@@ -103,6 +107,16 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> No
     titles = [Cell(column.title, "dim") for column in columns]
     lines = (_line([row[i] for i in kept], shown, widths, colours) for row in [titles, *cells])
     _print("\n".join(lines))
+
+
+def state_columns(states: Sequence[str], counts: Callable[[Any], Any]) -> list[Column]:
+    """How many jobs are in each of these states, in its colour."""
+
+    def number(state: str, thing: Any) -> Cell:
+        n = getattr(counts(thing), state)
+        return Cell(f"{n:,}", STATE_STYLE.get(state, "") if n else "dim")
+
+    return [Column(state, partial(number, state), right=True) for state in states]
 
 
 def facts(pairs: Iterable[tuple[str, str | Cell]]) -> None:
@@ -132,16 +146,9 @@ def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def attended() -> bool:
-    """Whether there is a terminal to ask at."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 def aside(text: str) -> None:
     """Say something to the person only: on standard error, so that what is piped stays clean."""
-    console = Console(stderr=True)
-    colours = console.color_system is not None and not console.no_color
-    _print(_paint(printable(text), "dim", colours), err=True)
+    _print(_paint(printable(text), "dim", _colours(stderr=True)), err=True)
 
 
 @contextmanager
@@ -185,8 +192,8 @@ def _print(text: str, err: bool = False) -> None:
     click.echo(text, err=err, color=True)
 
 
-def _colours() -> bool:
-    console = Console()
+def _colours(stderr: bool = False) -> bool:
+    console = Console(stderr=stderr)
     return console.color_system is not None and not console.no_color
 
 
@@ -203,17 +210,11 @@ def _cell(value: str | Cell) -> Cell:
     return Cell(printable(cell.text), cell.style)
 
 
-def _width_of(cell: Cell, column: Column) -> int:
-    width = cell_len(cell.text)
-    return width if column.cut or width <= _WIDEST else 0
-
-
 def _needed(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _spare(widths: list[int], columns: Sequence[Column], room: int) -> list[int]:
-    """The columns that stay."""
     kept = list(range(len(columns)))
     for i in reversed(range(len(columns))):
         if columns[i].spare and _needed([widths[j] for j in kept]) > room:
@@ -265,7 +266,7 @@ def confirmed(question: str, yes: bool) -> bool:
     if yes:
         return True
     question = printable(question)
-    if not attended():
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{question} There is no terminal to ask at; add --yes to continue.")
     try:
         agreed = click.confirm(question, default=False, err=True)

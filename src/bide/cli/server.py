@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 import redis
@@ -90,11 +90,7 @@ def probe(url: str | None) -> list[Readings]:
 
 
 def _lost(error: Exception, where: str) -> Readings:
-    """What is known of a server that does not answer.
-
-    Raises:
-        UsageError: the URL does not fit the server.
-    """
+    """What is known of a server that does not answer; UsageError if the URL does not fit it."""
     sentence = map_error(error, where)
     if isinstance(sentence, UsageError):
         raise sentence from None
@@ -133,15 +129,13 @@ def _ask(client: redis.Redis, where: str) -> Readings:
 
 
 def _why(command: str, error: lib.ResponseError) -> str:
-    """Why the server refused a command."""
     code = str(error).partition(" ")[0]
     is_denied = isinstance(error, lib.NoPermissionError) or not code.isupper()
     return f"{command} is denied" if is_denied else f"the server refuses {command} ({code})"
 
 
 def _cluster(client: redis.Redis) -> dict[str, str]:
-    told: Any = client.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
-    return {_text(name): _text(value) for name, value in told.items()}
+    return _texts(client.execute_command("CLUSTER INFO"))  # type: ignore[no-untyped-call]
 
 
 def _is_there(sentinel: str) -> bool:
@@ -199,10 +193,8 @@ def delayed_on_rq(client: blocking.Client) -> list[DelaySet] | None:
         raise map_error(error, client.where) from None
 
 
-class _Ask(Protocol):
-    """Calls a command; answers with what it was given, where the server refuses."""
-
-    def __call__(self, command: str, call: Callable[[], T], otherwise: T) -> T: ...
+_Ask = Callable[[str, Callable[[], Any], Any], Any]
+"""Calls a command; answers with the last argument where the server refuses it."""
 
 
 def _measure(client: redis.Redis, ask: _Ask) -> tuple[float | None, float, list[float]]:
@@ -230,9 +222,12 @@ def _config(client: redis.Redis, ask: _Ask) -> dict[str, str]:
     asked = ("timeout", "tcp-keepalive", "save", "appendfsync", "min-replicas-to-write")
     config: dict[str, str] = {}
     for name in asked:
-        found: dict[Any, Any] = ask("CONFIG GET", partial(client.config_get, name), {})
-        config |= {_text(name): _text(value) for name, value in found.items()}
+        config |= _texts(ask("CONFIG GET", partial(client.config_get, name), {}))
     return config
+
+
+def _texts(told: Mapping[Any, Any]) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in told.items()}
 
 
 def _text(value: Any) -> str:
@@ -244,9 +239,13 @@ _BARE: Final = re.compile(r"[\w:{}~&+@|*./%-]+", re.ASCII)
 
 @click.command()
 @click.argument("roles", nargs=-1, type=click.Choice(ROLES), metavar="[ROLE]...")
-@queues_option("Whose keys; again for more.  [default: all queues of the prefix]")
-@click.option("--user", metavar="NAME", help="Of one role's user.  [default: PREFIX-ROLE]")
-@click.option("--fsync", is_flag=True, help='Also for durability="fsync" (Redis 7.2, Valkey).')
+@queues_option("Queue to allow; repeat for more.  [default: all queues of the prefix]")
+@click.option(
+    "--user", metavar="NAME", help="User's name, for a single role.  [default: PREFIX-ROLE]"
+)
+@click.option(
+    "--fsync", is_flag=True, help='Add permissions for durability="fsync" (Redis 7.2, Valkey).'
+)
 @server_options
 @json_option
 def acl(
@@ -258,7 +257,7 @@ def acl(
     prefix: str | None,
     as_json: bool,
 ) -> None:
-    """Print the least rights on the server for each ROLE.
+    """Print the least permissions on the server for each ROLE.
 
     ROLE is worker, producer, operator or viewer; without one, all are printed. Asks no server: give
     the lines to redis-cli, of each node where --url is of a Cluster. They set no password, and keep

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import click
 
-from bide.cli.options import CommandGroup, json_option, queues_option, server_options
+from bide.cli.options import CommandGroup, json_option, queues_option, site_options
 from bide.cli.screen import Column, count, echo, echo_json, table
 from bide.errors import UsageError
-from bide.model.durations import describe, from_us
+from bide.model.durations import describe
 from bide.protocol.commands.queues import WorkerInfo
+from bide.views.params import megabytes, relative
 from bide.views.queues import workers_report
 from bide.views.site import NotFound, Site
-from bide.views.times import relative
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@queues_option("Only those that serve one of these.")
-@server_options
+@queues_option("Queue whose workers are listed; repeat for more.")
+@site_options
 @json_option
 @click.pass_context
-def workers(
-    ctx: click.Context,
-    queues: tuple[str, ...],
-    url: str | None,
-    prefix: str | None,
-    as_json: bool,
-) -> None:
+def workers(ctx: click.Context, queues: tuple[str, ...], site: Site, as_json: bool) -> None:
     """List the workers, or stop one.
 
     A worker is listed if it gave a sign of life in the last 15 seconds (it sends a heartbeat every
@@ -33,7 +27,7 @@ def workers(
     """
     if ctx.invoked_subcommand is not None:
         return
-    seen = Site(url, prefix).workers()
+    seen = site.workers()
     if queues:
         seen = [worker for worker in seen if set(queues) & set(worker.about.queues)]
     if as_json:
@@ -44,13 +38,12 @@ def workers(
 
 @workers.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@server_options
-def stop(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
+@site_options
+def stop(names: tuple[str, ...], site: Site) -> None:
     """Ask workers to stop, as a signal would: what they run may end.
 
     NAME is a worker's name or its beginning, if no other worker's begins so.
     """
-    site = Site(url, prefix)
     there = [worker.name for worker in site.workers()]
     meant = [_meant(name, there) for name in names]
     site.stop(meant)
@@ -59,11 +52,7 @@ def stop(names: tuple[str, ...], url: str | None, prefix: str | None) -> None:
 
 
 def _meant(name: str, there: list[str]) -> str:
-    """The worker that is meant.
-
-    Raises:
-        NotFound: none is, or several are.
-    """
+    """The worker of a name, or of its beginning if no other begins so."""
     if name in there:
         return name
     found = [one for one in there if one.startswith(name)]
@@ -80,20 +69,20 @@ def print_workers(workers: list[WorkerInfo]) -> None:
         echo("No worker runs; `bide worker MODULE -q QUEUE` starts one.")
         return
     columns = [
-        Column("worker", cut="start"),
-        Column("host", cut="end", spare=True),
-        Column("pid", right=True, spare=True),
-        Column("queues", cut="end"),
-        Column("executor", spare=True),
-        Column("busy", right=True),
-        Column("since"),
-        Column("seen"),
-        Column("memory", right=True, spare=True),
-        Column("clock", right=True, spare=True),
-        Column("version", spare=True),
-        Column("runs", cut="end"),
+        Column("worker", lambda worker: worker.name, cut="start"),
+        Column("host", lambda worker: worker.about.host, cut="end", spare=True),
+        Column("pid", lambda worker: str(worker.about.pid), right=True, spare=True),
+        Column("queues", lambda worker: ", ".join(worker.about.queues), cut="end"),
+        Column("executor", lambda worker: worker.about.executor, spare=True),
+        Column("busy", lambda one: f"{one.about.busy}/{one.about.concurrency}", right=True),
+        Column("since", lambda worker: f"{worker.about.started.astimezone():%m-%d %H:%M}"),
+        Column("seen", lambda worker: relative(-worker.ago)),
+        Column("memory", lambda worker: megabytes(worker.about.rss), right=True, spare=True),
+        Column("clock", _clock, right=True, spare=True),
+        Column("version", lambda worker: worker.about.version, spare=True),
+        Column("runs", _runs, cut="end"),
     ]
-    table(columns, [_row(worker) for worker in workers])
+    table(columns, workers)
     for worker in workers:
         if not worker.alive:
             ago = describe(worker.ago)
@@ -107,22 +96,9 @@ def print_workers(workers: list[WorkerInfo]) -> None:
             echo(f"{worker.name} was asked for what it does not serve: {tasks}", "yellow")
 
 
-def _row(worker: WorkerInfo) -> list[str]:
-    about = worker.about
-    return [
-        worker.name,
-        about.host,
-        str(about.pid),
-        ", ".join(about.queues),
-        about.executor,
-        f"{about.busy}/{about.concurrency}",
-        f"{from_us(about.started_us).astimezone():%m-%d %H:%M}",
-        relative(-worker.ago),
-        f"{about.rss / 1e6:.1f} MB" if about.rss else "",
-        "" if about.skew is None else f"{about.skew:+.1f}s",
-        about.version,
-        _runs(worker),
-    ]
+def _clock(worker: WorkerInfo) -> str:
+    skew = worker.about.skew
+    return "" if skew is None else f"{skew:+.1f}s"
 
 
 def _runs(worker: WorkerInfo) -> str:

@@ -28,7 +28,7 @@ _LOOK: Final = (
 )
 _CHANGE: Final = (
     *("cancel", "configure", "count_due", "counts", "delete", "events_hold", "fetch"),
-    *("group_configure", "groups", "limit", "list", "minutes", "pause", "promote", "purge"),
+    *("group_configure", "groups", "limit", "list", "minutes", "pause", "purge"),
     *("queue_register", "queues", "reschedule", "resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )
@@ -223,6 +223,5 @@ def missing(said: str, command: Command[Any] | None, clock: str) -> str:
 
 
 def _called(text: str, line: int) -> list[str]:
-    """Return the commands that a line of a script calls."""
     (there,) = text.split("\n")[line - 1 : line] or [""]
     return list(dict.fromkeys(_COMMAND.findall(there)))

@@ -36,8 +36,8 @@ from bide.client.pubsub import AsyncWaiter, AsyncWakeListener, Listener, Subscri
 from bide.client.topology import Delivery, Finding, NodeRequest, Surveying, topology_for
 from bide.client.url import (
     GOODBYE,
-    HINT_WAIT,
     REPLY_TIMEOUT,
+    WAKE_WAIT,
     check_master,
     hide_password,
     options,
@@ -51,6 +51,9 @@ T = TypeVar("T")
 
 CONNECTIONS: Final = 50
 """Maximum connections of one client on an event loop; further calls wait for a free one."""
+
+MOST_SHARED: Final = 100
+"""Maximum commands of callers that share a round trip, which bounds the size of a reply."""
 
 
 class AsyncClient:
@@ -71,8 +74,8 @@ class AsyncClient:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._retry_for = check_retry_for(retry_for)
         self._clock = clock
+        self._state = ClientState(self.where, clock, check_retry_for(retry_for), reached=False)
         self.answered = 0.0
         """When the server last answered (`time.monotonic()`); 0 for never."""
         self.answers = True
@@ -110,8 +113,7 @@ class AsyncClient:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
         if not commands:
             return []
-        state = ClientState(self.where, self._clock, self._retry_for, self.answered > 0)
-        steps = execute(commands, state)
+        steps = execute(commands, self._state)
         only = self._routes.only
         step = next(steps)
         try:
@@ -164,22 +166,19 @@ class AsyncClient:
         call = reading(stream, after, min(seconds, self._reply_timeout / 2))
         return read_entries(await self._drive(self._routes.deliver([call], [stream])), self.where)
 
-    async def load(self, scripts: Sequence[str], keys: Sequence[str]) -> None:
-        """Load scripts on the nodes that have these keys.
-
-        Raises:
-            BideError: a node could not be reached, or refused.
-        """
-        await self._load(scripts, keys)
-
     async def load_everywhere(self, scripts: Sequence[str]) -> None:
         """Load scripts on all nodes; raises as `load`."""
         nodes: list[str] | Exception = await self._drive(self._routes.masters())
         if isinstance(nodes, Exception):
             raise map_error(nodes, self.where)
-        await self._load(scripts, [ToNode(node) for node in nodes])
+        await self.load(scripts, [ToNode(node) for node in nodes])
 
-    async def _load(self, scripts: Sequence[str], to: Sequence[Route]) -> None:
+    async def load(self, scripts: Sequence[str], to: Sequence[Route]) -> None:
+        """Load scripts on nodes, or on those that have these keys.
+
+        Raises:
+            BideError: a node could not be reached, or refused.
+        """
         texts = [load(script, self._clock).text for script in scripts]
         calls: list[Call] = [("SCRIPT", "LOAD", text) for _ in to for text in texts]
         routes = [route for route in to for _ in texts]
@@ -198,7 +197,8 @@ class AsyncClient:
         Raises:
             BideError: the command failed.
         """
-        return await self._open.current.shared.run(command)
+        result: T = await self._open.current.shared.run(command)
+        return result
 
     def waiting_for(self, channel: str, text: str) -> AsyncWaiter:
         """Return a context that waits until a script publishes `text` on a channel.
@@ -227,9 +227,9 @@ class AsyncClient:
 
         return Listener(connection, self._routes.doubt, channels, self._reply_timeout)
 
-    def hints(self, key: str) -> AsyncWakeListener:
+    def wake_listener(self, key: str) -> AsyncWakeListener:
         """Listen for wake-up messages on a list, over a connection of its own; close it later."""
-        return AsyncWakeListener(lambda: self.pop([key], HINT_WAIT))
+        return AsyncWakeListener(lambda: self.pop([key], WAKE_WAIT))
 
     async def close(self) -> None:
         """Close all connections of this event loop; the next command opens new ones."""
@@ -343,6 +343,8 @@ class AsyncClient:
             raise
         if not request.is_question:
             self.answered = time.monotonic()
+            if not self._state.reached:
+                self._state = self._state._replace(reached=True)
         if opened.left:
             await connection.disconnect(nowait=True)
         else:
@@ -351,7 +353,7 @@ class AsyncClient:
 
 
 async def _why(connection: Any) -> Exception | None:
-    """Return why a new connection was closed, if a second one shows it (`bide.client.pool`)."""
+    """Return why a new connection was closed, if a second one shows it (`bide.client.blocking`)."""
     try:
         async with asyncio.timeout(REPLY_TIMEOUT):
             await connection.connect()
@@ -379,7 +381,7 @@ class _Open:
         self.idle: dict[str, list[Any]] = {}
         """Connections by their node's URL."""
         self.slots = asyncio.Semaphore(CONNECTIONS)
-        self.shared = Coalescer(attempt_many)
+        self.shared: Coalescer[Command[Any], Any] = Coalescer(attempt_many, MOST_SHARED)
         self.subscriptions: dict[str, Subscription] = {}
         self.left = False
         """Whether it was abandoned: connections that return are closed."""

@@ -1,14 +1,27 @@
-"""The blocking executor: runs commands over a pool of connections; safe to share by threads."""
+"""The blocking executor: runs commands over a pool of connections; safe to share by threads.
+
+The client library's pipeline packs in Python, asks the socket first whether it is sound, and tells
+an observer of each command; here the packing is C, and a connection that broke shows itself when it
+is used, at which the call is repeated (`bide.client.execute`).
+
+A server on the same machine often answers sooner than a process can be put to sleep and woken. So a
+short call watches for its reply for up to `WATCH` seconds before it sleeps, unless another thread
+waits for one from the same node; `docs/decisions/0016-watching.md` has the figures. What takes
+longer is slept through, and so are the next `SLEPT` calls after one that did.
+"""
 
 from __future__ import annotations
 
+import os
+import select
+import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import redis
 from redis.retry import Retry
@@ -17,6 +30,7 @@ from bide.client.errors import unwrapped
 from bide.client.execute import (
     RETRY_FOR,
     Answer,
+    Call,
     ClientState,
     DeadlineExceeded,
     Dialogue,
@@ -26,11 +40,11 @@ from bide.client.execute import (
     check_retry_for,
     execute,
     is_late,
+    pack,
     read_entries,
     reading,
 )
-from bide.client.pool import Connections, InFlightCalls
-from bide.client.pubsub import Waiter, WakeListener
+from bide.client.pubsub import Waiter, WakeListener, shut
 from bide.client.topology import Delivery, Finding, NodeRequest, Surveying, topology_for
 from bide.client.url import (
     GOODBYE,
@@ -45,6 +59,189 @@ from bide.protocol.command import Command
 from bide.protocol.scripts import SERVER_CLOCK
 
 T = TypeVar("T")
+
+WATCH: Final = 100e-6
+"""Seconds to watch for a reply; somewhat more than two processes take to be woken in turn."""
+SLEPT: Final = 100
+"""Calls that are slept through after one whose reply took longer: a server that is further away
+costs its callers a hundredth of `WATCH`."""
+SHORT: Final = 4096
+"""Bytes of a call that a server may have answered in that time."""
+
+_poll: Final[Callable[[], Any] | None] = getattr(select, "poll", None)
+"""None if it was removed, as libraries of green threads do."""
+
+
+class InFlightCalls:
+    """Calls that were sent; they own a connection until their replies are read.
+
+    If this object is lost, it is dropped, so its connection is neither reused nor left open. That
+    happens if a signal handler raises before the caller has a reference.
+    """
+
+    __slots__ = ("calls", "connection", "idle", "is_new", "owner", "size")
+
+    def __init__(
+        self, owner: Connections, connection: Any, calls: Sequence[Call], idle: list[Any]
+    ) -> None:
+        self.owner: Connections | None = owner
+        """None once its replies were read, or it was dropped."""
+        self.connection = connection
+        self.calls = calls
+        self.idle = idle
+        """The idle connections, to which the connection returns."""
+        self.size = 0
+        """Bytes."""
+        self.is_new = False
+        """Whether it is the connection's first use."""
+
+    def drop(self) -> None:
+        """Drop the replies and the connection."""
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            owner._busy.pop(self.connection, None)
+            self.connection.disconnect()
+
+    __del__ = drop
+
+
+class Connections:
+    """Connections to one node; safe to share by threads, and left to the parent by a fork."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        """Set up; `make` makes one that is not connected yet."""
+        self._make = make
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._idle: list[Any] = []
+        self._busy: dict[Any, int] = {}
+        """The number of groups of calls in flight on each connection."""
+        self._to_sleep = 0
+        """The number of next calls that do not spin."""
+
+    def round_trip(self, calls: Sequence[Call]) -> list[Any]:
+        """Send calls, and read their replies; error replies are returned as exceptions.
+
+        Raises:
+            RedisError or OSError: the connection broke, or could not be opened.
+        """
+        in_flight = self.send(calls)
+        if in_flight.size <= SHORT and len(self._busy) == 1:
+            self._spin_wait(in_flight.connection._sock)
+        return self.collect(in_flight)
+
+    def send(self, calls: Sequence[Call], behind: InFlightCalls | None = None) -> InFlightCalls:
+        """Send calls; the caller must collect or drop their replies. Raises as `round_trip`.
+
+        With `behind`, the calls use the connection of those earlier calls, so the server runs them
+        later. If that connection has broken, nothing is sent.
+        """
+        if os.getpid() != self._pid:
+            self._begin()
+        idle, busy = self._idle, self._busy
+        if behind is not None:
+            connection, idle = behind.connection, behind.idle
+            if connection not in busy:  # as in `collect`
+                raise redis.ConnectionError("the connection broke")
+        else:
+            connection = idle.pop() if idle else self._make()
+        in_flight = InFlightCalls(self, connection, calls, idle)
+        try:
+            busy[connection] = busy.get(connection, 0) + 1
+            if connection._sock is None:
+                connection.connect()
+                in_flight.is_new = True
+            packed = pack(calls)
+            in_flight.size = len(packed)
+            connection.send_packed_command([packed], check_health=False)
+        except BaseException as error:
+            self._broke(in_flight, error)
+            raise
+        return in_flight
+
+    def collect(self, in_flight: InFlightCalls) -> list[Any]:
+        """Read the replies to sent calls, in the order of sending; raises as `round_trip`."""
+        connection = in_flight.connection
+        if os.getpid() != self._pid:
+            self._begin()
+        if connection not in self._busy:  # it broke, or belongs to the parent process
+            raise redis.ConnectionError("the connection broke")
+        try:
+            replies: list[Any] = []
+            for _ in in_flight.calls:
+                try:
+                    replies.append(connection.read_response())
+                except redis.ResponseError as error:
+                    replies.append(unwrapped(error))
+        except BaseException as error:
+            self._broke(in_flight, error)
+            raise
+        in_flight.owner = None
+        left = self._busy.pop(connection) - 1
+        if left:
+            self._busy[connection] = left
+        elif in_flight.idle is self._idle:
+            in_flight.idle.append(connection)
+        else:  # `close` was called meanwhile
+            connection.disconnect()
+        return replies
+
+    def _broke(self, in_flight: InFlightCalls, error: BaseException) -> None:
+        # Whatever the error is, replies may still arrive: the connection cannot be reused.
+        in_flight.drop()
+        if in_flight.is_new and isinstance(error, redis.ConnectionError):
+            self._ask_why()
+
+    def _spin_wait(self, opened: socket.socket) -> None:
+        """Wait for a reply without sleeping, for up to `WATCH` seconds.
+
+        Each poll releases the GIL, and each `sched_yield` the processor, so that other threads and
+        a server on the same processor continue.
+        """
+        if _poll is None:
+            return
+        if self._to_sleep:
+            self._to_sleep -= 1
+            return
+        poller = _poll()
+        poller.register(opened, select.POLLIN)
+        until = time.monotonic() + WATCH
+        while not poller.poll(0):
+            os.sched_yield()
+            if time.monotonic() > until:
+                self._to_sleep = SLEPT
+                return
+
+    def _ask_why(self) -> None:
+        """Find out why a new connection was closed; raise if the login was refused.
+
+        Some servers close the connection without an error, if the first call before a login has
+        more than ten words.
+        """
+        connection = self._make()
+        try:
+            connection.connect()
+            connection.send_command("PING")
+            connection.read_response()
+        except redis.AuthenticationError:
+            raise
+        except (redis.RedisError, OSError):
+            pass
+        finally:
+            connection.disconnect()
+
+    def close(self) -> None:
+        """Close idle connections now, and the others when their round trip has ended."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.disconnect()
+
+    def cut(self) -> None:
+        """Break the round trips of other threads now."""
+        for connection in [*self._busy]:
+            shut(connection)
 
 
 class Client:
@@ -72,9 +269,8 @@ class Client:
         """
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
-        self._retry_for = check_retry_for(retry_for)
         self._clock = clock
-        self._reached = False
+        self._state = ClientState(self.where, clock, check_retry_for(retry_for), reached=False)
         self.answers = True
         """Whether the last round trip succeeded, if there was one."""
         self._reply_timeout = reply_timeout
@@ -96,7 +292,9 @@ class Client:
         Raises:
             BideError: the command failed.
         """
-        (result,) = self.run_many([command])
+        (result,) = self.attempt_many([command])
+        if isinstance(result, BideError):
+            raise result
         return result  # type: ignore[no-any-return]
 
     def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
@@ -115,7 +313,7 @@ class Client:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
         if not commands:
             return []
-        steps = self._begin(commands)
+        steps = execute(commands, self._state)
         return self._go_on(steps, next(steps))
 
     def begin(
@@ -157,7 +355,7 @@ class Client:
         """Return a context that waits until a script publishes `text` on a channel."""
         return Waiter(lambda: node_of(self, channel), self._routes.doubt, channel, text)
 
-    def hints(self, key: str) -> WakeListener:
+    def wake_listener(self, key: str) -> WakeListener:
         """Listen for wake-up messages on a list, over a connection of its own; close it later."""
         return WakeListener(lambda: node_of(self, key), self._routes.doubt, key)
 
@@ -174,10 +372,6 @@ class Client:
             made = redis.Redis.from_url(node, **settings)
             found = self._nodes.setdefault(node, made)
         return found
-
-    def _begin(self, commands: Sequence[Command[Any]]) -> Dialogue:
-        state = ClientState(self.where, self._clock, self._retry_for, self._reached)
-        return execute(commands, state)
 
     def _go_on(self, steps: Dialogue, step: Send | Sleep) -> list[Any]:
         """Run this step of `execute` and all that follow; return the result."""
@@ -214,13 +408,16 @@ class Client:
         return [self._talk(request, until) for request in requests]
 
     def _talk(self, request: NodeRequest, until: float | None) -> Answer:
-        if is_late(until):
+        if until is not None and is_late(until):
             return DeadlineExceeded()
         try:
-            replies = self._to(request.node).round_trip(request.calls)
+            connections = self._connections.get(request.node) or self._to(request.node)
+            replies = connections.round_trip(request.calls)
         except (redis.RedisError, OSError) as error:
             return self._broken(request, error)
-        return self._answered(request, replies)
+        if not (self.answers and self._state.reached):
+            self._note_answer(request)
+        return replies
 
     def _post(self, trip: NodeRequest, behind: InFlightCalls | None) -> InFlightCalls | Exception:
         try:
@@ -235,7 +432,8 @@ class Client:
             replies = self._to(request.node).collect(in_flight)
         except (redis.RedisError, OSError) as error:
             return self._broken(request, error)
-        return self._answered(request, replies)
+        self._note_answer(request)
+        return replies
 
     def _to(self, node: str) -> Connections:
         connections = self._connections.get(node)
@@ -255,10 +453,10 @@ class Client:
             connections.close()
         return error
 
-    def _answered(self, request: NodeRequest, replies: list[Any]) -> Answer:
+    def _note_answer(self, request: NodeRequest) -> None:
         if not request.is_question:
-            self._reached = self.answers = True
-        return [unwrapped(r) if isinstance(r, redis.ResponseError) else r for r in replies]
+            self.answers = True
+            self._state = self._state._replace(reached=True)
 
 
 class InFlight:
@@ -268,7 +466,7 @@ class InFlight:
         self, client: Client, node: str, commands: Sequence[Command[Any]], behind: InFlight | None
     ) -> None:
         self._client = client
-        self._steps = client._begin(commands)
+        self._steps = execute(commands, client._state)
         self.is_smooth = False
         """Whether it has ended without a retry or another call."""
         first = next(self._steps)

@@ -1,91 +1,129 @@
-"""Coalescing: commands of many callers share round trips.
+"""Coalescing: the requests of many callers share round trips.
 
-One round trip is in flight at a time. Commands that come meanwhile, or in the same tick of the
+One round trip is in flight at a time. Requests that come meanwhile, or in the same tick of the
 event loop, share the next one. A caller that is cancelled does not affect the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from bide.errors import BideError
-from bide.protocol.command import Command
 
 T = TypeVar("T")
+R = TypeVar("R")
+"""A request."""
 
-MOST: Final = 100
-"""Maximum commands per round trip, which bounds the size of a reply."""
+
+class _Caller(NamedTuple, Generic[R, T]):
+    request: R
+    answer: asyncio.Future[T]
 
 
-class Coalescer:
-    """Batches the commands of one event loop."""
+class Coalescer(Generic[R, T]):
+    """Batches the requests of one event loop."""
 
-    def __init__(self, attempt: Callable[[Sequence[Command[Any]]], Awaitable[list[Any]]]) -> None:
+    def __init__(
+        self, send: Callable[[list[R]], Awaitable[Sequence[T | BideError]]], most: int = sys.maxsize
+    ) -> None:
         """Set up.
 
         Args:
-            attempt: runs commands; returns a result or a `BideError` for each.
+            send: makes a round trip; returns a result or a `BideError` for each request.
+            most: maximum requests of one round trip.
         """
-        self._attempt = attempt
-        self._queued: list[tuple[Command[Any], asyncio.Future[Any]]] = []
-        self._under_way: list[tuple[Command[Any], asyncio.Future[Any]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._send: Final = send
+        self._most: Final = most
+        self._waiting: list[_Caller[R, T]] = []
+        self._busy = False
+        self._sender: asyncio.Task[None] | None = None
+        self._settled: asyncio.Future[None] | None = None
 
-    async def run(self, command: Command[T]) -> T:
-        """Run a command together with others.
+    async def run(self, request: R) -> T:
+        """Run a request together with others.
 
         Raises:
-            BideError: the command failed.
+            BideError: the request failed.
         """
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queued.append((command, answer))
-        if self._task is None:
-            self._begin()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        self._waiting.append(_Caller(request, answer))
+        if not self._busy:
+            self._busy = True
+            try:
+                await asyncio.sleep(0)  # let other callers of this tick join
+                if len(self._waiting) == 1:
+                    return await self._run_alone(request)
+            except asyncio.CancelledError:
+                answer.cancel()
+                raise
+            finally:
+                self._go_on(loop)
         return await answer
 
     async def settled(self) -> None:
         """Wait until no round trip is in flight."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        if self._busy:
+            self._settled = self._settled or asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._settled])
 
-    def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._send())
-        self._task.add_done_callback(self._rest)
+    async def _run_alone(self, request: R) -> T:
+        """Run the request of the only caller, without a task of its own."""
+        self._waiting = []
+        (result,) = await self._send([request])
+        if isinstance(result, BideError):
+            raise result
+        return result
 
-    async def _send(self) -> None:
-        while self._queued:
-            self._under_way, self._queued = self._queued[:MOST], self._queued[MOST:]
-            some = [one for one in self._under_way if not one[1].done()]  # others were cancelled
+    def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._waiting:
+            self._sender = loop.create_task(self._send_waiting())
+            self._sender.add_done_callback(self._sent)
+        else:
+            self._rest()
+
+    def _sent(self, sender: asyncio.Task[None]) -> None:
+        """Serve callers that came meanwhile; if the sender was cancelled, cancel them too."""
+        if sender.cancelled():  # maybe before it started, so it could not do this itself
+            left, self._waiting = self._waiting, []
+            for caller in left:
+                caller.answer.cancel()
+        self._go_on(sender.get_loop())
+
+    def _rest(self) -> None:
+        self._busy = False
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled.set_result(None)
+
+    async def _send_waiting(self) -> None:
+        while self._waiting:
+            callers = [one for one in self._waiting[: self._most] if not one.answer.done()]
+            self._waiting = self._waiting[self._most :]
+            results: Sequence[T | Exception]
             try:
-                results = await self._attempt([command for command, _ in some])
+                results = await self._send([caller.request for caller in callers])
             except Exception as error:
-                results = [error] * len(some)
-            for (_, answer), result in zip(some, results, strict=True):
-                if answer.done():
+                results = [error] * len(callers)
+            except BaseException:
+                for caller in callers:
+                    caller.answer.cancel()
+                raise
+            for caller, result in zip(callers, results, strict=True):
+                if caller.answer.done():  # cancelled
                     continue
-                if isinstance(result, BideError):
-                    answer.set_exception(copy(result))
-                elif isinstance(result, Exception):
-                    answer.set_exception(result)
+                if isinstance(result, Exception):
+                    is_ours = isinstance(result, BideError)
+                    caller.answer.set_exception(copy(result) if is_ours else result)
                 else:
-                    answer.set_result(result)
-
-    def _rest(self, task: asyncio.Task[None]) -> None:
-        """Finish; answers are missing only if the task was cancelled."""
-        left, self._queued, self._under_way = [*self._under_way, *self._queued], [], []
-        self._task = None
-        if not task.cancelled() and (asked := [one for one in left if not one[1].done()]):
-            self._queued = asked
-            self._begin()
-            return
-        for _, answer in left:
-            answer.cancel()
+                    caller.answer.set_result(result)
 
 
 class PerLoop(Generic[T]):

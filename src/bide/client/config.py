@@ -23,16 +23,16 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 
 from bide.errors import UsageError
-from bide.model.durations import to_bytes, to_us
+from bide.model.durations import is_whole, to_bytes, to_us
 from bide.model.payload.signing import VARIABLE, Keyring
 
 LOG_FORMATS: Final = ("text", "kv", "json")
@@ -49,31 +49,91 @@ VARIABLES: Final[dict[str, str]] = {
 """The environment variables that bide reads, with their meanings."""
 
 
-class WorkerSettings(msgspec.Struct, frozen=True):
-    """`[tool.bide.worker]`: the defaults of `bide worker`."""
+Reader = Callable[[Any, str], Any]
+"""Takes a value and its name for errors; returns the checked value."""
 
-    modules: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ()
-    strategy: str | dict[str, int] | None = None
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{what} must be text that is not empty.")
+    return value
+
+
+def _log_format(value: Any, what: str) -> str:
+    if value not in LOG_FORMATS:
+        raise UsageError(f"{what} must be one of {', '.join(LOG_FORMATS)}, not {value!r}.")
+    return str(value)
+
+
+def _names(value: Any, what: str) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f'{what} must be a list of names, such as ["a", "b"].')
+    return tuple(names)
+
+
+def _number(value: Any, what: str) -> Any:
+    if not is_whole(value, 1):
+        raise UsageError(f"{what} must be a whole number, 1 or more, not {value!r}.")
+    return value
+
+
+def _strategy(value: Any, what: str) -> str | dict[str, int]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict) or not value:
+        raise UsageError(
+            f'{what} must be "strict", "fair", or a weight for each queue such as '
+            "{mail = 6, low = 1}."
+        )
+    return {queue: _number(weight, f"{queue} of {what}") for queue, weight in value.items()}
+
+
+def _duration(value: Any, what: str) -> Any:
+    key, _, where = what.partition(" in ")
+    try:
+        to_us(value, key)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    return value
+
+
+def _worker(value: Any, what: str) -> WorkerSettings:
+    where = what.replace("worker in [tool.bide]", "[tool.bide.worker]")
+    return WorkerSettings(**_take(value, WorkerSettings, where))
+
+
+_Duration = Annotated[int | float | str | None, _duration]
+_Number = Annotated[int | None, _number]
+_Names = Annotated[tuple[str, ...], _names]
+_Text = Annotated[str | None, _text]
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, rename="kebab"):
+    """`[tool.bide.worker]`: the defaults of `bide worker`; each field has its reader beside it."""
+
+    modules: _Names = ()
+    queues: _Names = ()
+    strategy: Annotated[str | dict[str, int] | None, _strategy] = None
     """As it is typed, or the weight of each queue."""
-    concurrency: int | None = None
-    executor: str | None = None
-    workers: int | None = None
-    max_jobs: int | None = None
-    max_rss: int | None = None
+    concurrency: _Number = None
+    executor: _Text = None
+    workers: _Number = None
+    max_jobs: _Number = None
+    max_rss: Annotated[int | None, to_bytes] = None
     """Bytes."""
-    max_idle: int | float | str | None = None
-    lease: int | float | str | None = None
-    grace: int | float | str | None = None
+    max_idle: _Duration = None
+    lease: _Duration = None
+    grace: _Duration = None
 
 
-class Settings(msgspec.Struct, frozen=True):
+class Settings(msgspec.Struct, frozen=True, rename="kebab"):
     """The settings of the environment and the file; None or empty if neither has a value."""
 
-    url: str | None = None
-    prefix: str | None = None
-    log_format: str | None = None
-    worker: WorkerSettings = WorkerSettings()
+    url: _Text = None
+    prefix: _Text = None
+    log_format: Annotated[str | None, _log_format] = None
+    worker: Annotated[WorkerSettings, _worker] = WorkerSettings()
     file: Path | None = None
     """The pyproject.toml that was read."""
 
@@ -252,95 +312,27 @@ def _read(file: Path) -> Settings:
     table = tool.get("bide") if isinstance(tool, dict) else None
     if table is None:
         return Settings(file=file)
-    values = _take(table, _KEYS, f"[tool.bide] of {file}")
+    values = _take(table, Settings, f"[tool.bide] of {file}")
     return Settings(**values, file=file)
 
 
-Reader = Callable[[Any, str], Any]
-"""Takes a value and its name for errors; returns the checked value."""
-
-
-def _take(table: Any, keys: Mapping[str, Reader], where: str) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise UsageError(f"{where} is not a table; write its keys under it, one a line.")
-    for key in table:
-        if key not in keys:
-            raise UsageError(f"{where} sets {key!r}, which is none of {', '.join(keys)}.")
+def readers_of(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Reader]]:
+    """The keys that a table may set, each with its field and its reader."""
+    hints = get_type_hints(kind, include_extras=True)
     return {
-        key.replace("-", "_"): keys[key](value, f"{key} in {where}") for key, value in table.items()
+        field.encode_name: (field.name, hints[field.name].__metadata__[0])
+        for field in msgspec.structs.fields(kind)
+        if get_origin(hints[field.name]) is Annotated
     }
 
 
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise UsageError(f"{what} must be text that is not empty.")
-    return value
-
-
-def _log_format(value: Any, what: str) -> str:
-    if value not in LOG_FORMATS:
-        raise UsageError(f"{what} must be one of {', '.join(LOG_FORMATS)}, not {value!r}.")
-    return str(value)
-
-
-def _names(value: Any, what: str) -> tuple[str, ...]:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise UsageError(f'{what} must be a list of names, such as ["a", "b"].')
-    return tuple(names)
-
-
-def _number(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{what} must be a whole number, 1 or more, not {value!r}.")
-    return value
-
-
-def _bytes(value: Any, what: str) -> int:
-    return to_bytes(value, what)
-
-
-def _strategy(value: Any, what: str) -> str | dict[str, int]:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, dict) or not value:
-        raise UsageError(
-            f'{what} must be "strict", "fair", or a weight for each queue such as '
-            "{mail = 6, low = 1}."
-        )
-    return {queue: _number(weight, f"{queue} of {what}") for queue, weight in value.items()}
-
-
-def _duration(value: Any, what: str) -> Any:
-    key, _, where = what.partition(" in ")
-    try:
-        to_us(value, key)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
-    return value
-
-
-def _worker(value: Any, what: str) -> WorkerSettings:
-    where = what.replace("worker in [tool.bide]", "[tool.bide.worker]")
-    return WorkerSettings(**_take(value, _WORKER_KEYS, where))
-
-
-_WORKER_KEYS: Final[dict[str, Reader]] = {
-    "modules": _names,
-    "queues": _names,
-    "strategy": _strategy,
-    "concurrency": _number,
-    "executor": _text,
-    "workers": _number,
-    "max-jobs": _number,
-    "max-rss": _bytes,
-    "max-idle": _duration,
-    "lease": _duration,
-    "grace": _duration,
-}
-_KEYS: Final[dict[str, Reader]] = {
-    "url": _text,
-    "prefix": _text,
-    "log-format": _log_format,
-    "worker": _worker,
-}
+def _take(table: Any, kind: type[msgspec.Struct], where: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is not a table; write its keys under it, one a line.")
+    readers = readers_of(kind)
+    for key in table:
+        if key not in readers:
+            raise UsageError(f"{where} sets {key!r}, which is none of {', '.join(readers)}.")
+    return {
+        readers[key][0]: readers[key][1](value, f"{key} in {where}") for key, value in table.items()
+    }

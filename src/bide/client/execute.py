@@ -21,7 +21,6 @@ has never reached its server does not retry: a wrong URL is an error at once.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Generator, Sequence
 from itertools import chain
@@ -40,6 +39,7 @@ from bide.errors import (
     UsageError,
 )
 from bide.model import options
+from bide.model.durations import JITTER
 from bide.model.options import Kinds
 from bide.protocol.command import Command
 from bide.protocol.scripts import load
@@ -83,12 +83,11 @@ def pack(calls: Sequence[Call]) -> bytes:
     handler may run in that call. If the handler raises, as at Ctrl-C, hiredis continues without
     a value, and the process crashes.
     """
-    return b"".join(
-        [
-            hiredis.pack_command(tuple([str(w) if type(w) is int else w for w in call]))  # type: ignore[arg-type]
-            for call in calls
-        ]
-    )
+    packed = []
+    for call in calls:
+        words = tuple([str(word) if type(word) is int else word for word in call])
+        packed.append(hiredis.pack_command(words))  # type: ignore[arg-type]
+    return b"".join(packed)
 
 
 class DeadlineExceeded(lib.TimeoutError):
@@ -178,8 +177,9 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Dialogue:
     problem: Exception = _NOTHING_SENT
     in_doubt: set[int] = set()
     while True:
-        sent = [commands[i] for i in pending]
-        kinds = options.kinds_of(chain.from_iterable(map(_confirm_of, sent)))
+        sent = commands if len(pending) == len(commands) else [commands[i] for i in pending]
+        asked = any(map(_confirm_of, sent))
+        kinds = options.kinds_of(chain.from_iterable(map(_confirm_of, sent))) if asked else ()
         until = None if in_doubt.isdisjoint(pending) else started + state.retry_for
         outcome = yield _send(sent, kinds, state.clock, until)
         again: list[int] = []
@@ -255,7 +255,7 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Dialogue:
             for i in pending:  # the nodes of the other commands have answered
                 results[i] = gone
             return results
-        yield Sleep(pause * random.uniform(0.5, 1.0))
+        yield Sleep(pause * JITTER.uniform(0.5, 1.0))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
@@ -295,7 +295,6 @@ def _parse(command: Command[Any], reply: Any, where: str) -> Any:
 
 
 def _unreplicated(result: Any, short: Exception) -> Any:
-    """Return the result of a command whose durability was not confirmed."""
     if isinstance(result, BideError):
         return result
     if isinstance(short, DurabilityTimeout):
@@ -313,8 +312,12 @@ def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: flo
 
     With one wait for each command, every call would wait for another write to disk.
     """
-    calls = [_evalsha(command, clock) for command in commands]
-    routes: list[Route] = [command.keys[0] for command in commands]
+    calls: list[Call] = []
+    routes: list[Route] = []
+    for command in commands:
+        sha = load(command.script, clock).sha
+        calls.append(("EVALSHA", sha, len(command.keys), *command.keys, *command.args))
+        routes.append(command.keys[0])
     if not kinds:
         return Send(calls, routes, until)
     at = _waits_at(commands)
@@ -327,7 +330,6 @@ def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: flo
 def _parted(
     outcome: list[Any], commands: Sequence[Command[Any]], kinds: Kinds
 ) -> tuple[list[Any], list[Any]]:
-    """Split the replies into those of commands and those of waits."""
     at = _waits_at(commands)
     end = at + len(kinds)
     return outcome[:at] + outcome[end:], outcome[at:end]
@@ -335,11 +337,6 @@ def _parted(
 
 def _waits_at(commands: Sequence[Command[Any]]) -> int:
     return max((i for i, command in enumerate(commands, 1) if command.confirm), default=0)
-
-
-def _evalsha(command: Command[Any], clock: str) -> Call:
-    sha = load(command.script, clock).sha
-    return ("EVALSHA", sha, len(command.keys), *command.keys, *command.args)
 
 
 def _refusal(loaded: Any) -> Exception | None:

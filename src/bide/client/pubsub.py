@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -18,8 +19,7 @@ from typing import Any
 import hiredis
 import redis
 
-from bide.client.pool import shut
-from bide.client.url import HINT_WAIT, LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
+from bide.client.url import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT, WAKE_WAIT
 from bide.errors import BideError
 
 
@@ -94,8 +94,8 @@ class WakeListener:
             pool = self._locate().connection_pool
             self._connection = pool.connection_class(**pool.connection_kwargs)
             self._connection.connect()
-        self._connection.send_command("BLPOP", self._key, HINT_WAIT)
-        self._answer_by = time.monotonic() + HINT_WAIT + REPLY_TIMEOUT
+        self._connection.send_command("BLPOP", self._key, WAKE_WAIT)
+        self._answer_by = time.monotonic() + WAKE_WAIT + REPLY_TIMEOUT
         self._asks = True
 
     def _read(self) -> str | None:
@@ -414,3 +414,15 @@ def abort(connection: Any) -> None:
     except RuntimeError:  # the event loop has closed, and cannot run the rest of this
         with contextlib.suppress(Exception):
             transport._call_connection_lost(None)
+
+
+def shut(connection: Any) -> None:
+    """Interrupt another thread that reads from a connection.
+
+    That thread closes the connection. If this closed it during the read, the next opened socket
+    could get the same file descriptor, and the reader would take its bytes.
+    """
+    opened = getattr(connection, "_sock", None)
+    if opened is not None:
+        with suppress(OSError):  # of the plain socket: TLS would send a message first
+            socket.socket.shutdown(opened, socket.SHUT_RDWR)

@@ -21,9 +21,8 @@ another Sentinel first, and each connection asks its node whether it is a master
 
 from __future__ import annotations
 
-import random
 from collections.abc import Generator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from redis import exceptions as lib
 from redis.crc import key_slot
@@ -31,6 +30,7 @@ from redis.crc import key_slot
 from bide.client.execute import AfterCalls, Answer, Call, NoScript, Route, ToNode
 from bide.client.url import Servers, read_servers
 from bide.errors import UsageError
+from bide.model.durations import JITTER
 
 
 class NodeRequest(NamedTuple):
@@ -66,12 +66,47 @@ class _Bundle(NamedTuple):
     asking: bool = False
 
 
-class Cluster:
+class Topology:
+    """The known servers of a URL, here one; threads and event loops may share it."""
+
+    def __init__(self, only: str | None = None) -> None:
+        self.only: Final = only
+        """The URL of the only server, to which every route leads, so that callers can skip
+        `deliver`. None if there may be several servers."""
+
+    def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
+        """Send each call to the node of its route.
+
+        Returns:
+            The replies in the order of the calls, with an exception for each that failed; or the
+            exception because of which nothing was sent at all.
+        """
+        (answer,) = yield [NodeRequest(self.only or "", [*calls])]
+        return answer
+
+    def locate(self, key: str) -> Finding:
+        """Find the URL of the node that has a key now, or why it is not known."""
+        yield from ()
+        return self.only or ""
+
+    def masters(self) -> Surveying:
+        """Find the URLs of all masters, or why they are not known."""
+        found = yield from self.locate("")
+        return found if isinstance(found, Exception) else [found]
+
+    def doubt(self) -> None:
+        """Note a broken connection or a wrong answer: the next call asks for the topology again."""
+
+    def must_be_master(self, node: str) -> bool:
+        """Whether a connection is only usable if its node says that it is a master."""
+        return False  # the URL names a single one; a Cluster's redirects what it does not own
+
+
+class Cluster(Topology):
     """The map of slots of a Cluster."""
 
-    only: str | None = None
-
     def __init__(self, servers: Servers) -> None:
+        super().__init__()
         self._servers = servers
         self._owners: list[str | None] = []
         """The node of each slot; empty before the first map."""
@@ -137,10 +172,6 @@ class Cluster:
         """Ask for the map before the next call."""
         self._doubted = True
 
-    def must_be_master(self, node: str) -> bool:
-        """False: a node that does not own a slot redirects calls itself."""
-        return False
-
     def _bundles(self, routes: Sequence[Route]) -> list[tuple[_Bundle, str | None]]:
         """Group the calls that go together, with their nodes."""
         starts = [place for place, route in enumerate(routes) if not isinstance(route, AfterCalls)]
@@ -197,7 +228,7 @@ class Cluster:
         if self._owners and not self._doubted:
             return None
         self._doubted = False  # concurrent calls use the old map
-        known = random.sample(self._nodes, len(self._nodes))
+        known = JITTER.sample(self._nodes, len(self._nodes))
         nodes = [*dict.fromkeys([*known, *self._servers.named])]
         heard = [node for node in nodes if node not in self._silent]
         silent = [node for node in nodes if node in self._silent]
@@ -300,15 +331,14 @@ class _MasterReply(NamedTuple):
     """Whether any Sentinel answered."""
 
 
-class Sentinel:
+class Sentinel(Topology):
     """The master that Sentinels name."""
 
-    only: str | None = None
-
     def __init__(self, servers: Servers) -> None:
+        super().__init__()
         self._servers = servers
         self._sentinels = [*servers.named]
-        random.shuffle(self._sentinels)
+        JITTER.shuffle(self._sentinels)
         self._master: str | None = None
 
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
@@ -332,11 +362,6 @@ class Sentinel:
         if self._master is None:
             return (yield from self._ask()).master
         return self._master
-
-    def masters(self) -> Surveying:
-        """Find the master."""
-        found = yield from self.locate("")
-        return found if isinstance(found, Exception) else [found]
 
     def doubt(self) -> None:
         """Ask the Sentinels again before the next call."""
@@ -371,72 +396,6 @@ class Sentinel:
         return _MasterReply(problem, by_one)
 
 
-__all__ = ["Delivery", "Finding", "NodeRequest", "Surveying", "Topology", "topology_for"]
-
-
-class Topology(Protocol):
-    """The known servers of a URL; threads and event loops may share it."""
-
-    only: str | None
-    """The URL of the only server, to which every route leads, so that callers can skip `deliver`.
-    None if there may be several servers."""
-
-    def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
-        """Send each call to the node of its route.
-
-        Returns:
-            The replies in the order of the calls, with an exception for each that failed; or the
-            exception because of which nothing was sent at all.
-        """
-        ...
-
-    def locate(self, key: str) -> Finding:
-        """Find the URL of the node that has a key now, or why it is not known."""
-        ...
-
-    def masters(self) -> Surveying:
-        """Find the URLs of all masters, or why they are not known."""
-        ...
-
-    def doubt(self) -> None:
-        """Note a broken connection or a wrong answer: the next call asks for the topology again."""
-        ...
-
-    def must_be_master(self, node: str) -> bool:
-        """Whether a connection is only usable if its node says that it is a master."""
-        ...
-
-
-class SingleNode:
-    """The topology of one server."""
-
-    def __init__(self, url: str) -> None:
-        self.only: str | None = url
-        self._url = url
-
-    def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
-        """Send all calls in one round trip."""
-        (answer,) = yield [NodeRequest(self._url, [*calls])]
-        return answer
-
-    def locate(self, key: str) -> Finding:
-        """Find the server, for any key."""
-        yield from ()
-        return self._url
-
-    def masters(self) -> Surveying:
-        """Find the server."""
-        yield from ()
-        return [self._url]
-
-    def doubt(self) -> None:
-        """Do nothing: the URL names the server."""
-
-    def must_be_master(self, node: str) -> bool:
-        """False: the URL names this server, whatever its role is."""
-        return False
-
-
 def topology_for(url: str) -> Topology:
     """Return the topology of a URL."""
     servers = read_servers(url)
@@ -444,4 +403,4 @@ def topology_for(url: str) -> Topology:
         return Cluster(servers)
     if servers.kind == "sentinel":
         return Sentinel(servers)
-    return SingleNode(url)
+    return Topology(url)

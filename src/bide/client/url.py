@@ -151,7 +151,7 @@ REPLY_TIMEOUT: Final = 5.0
 GOODBYE: Final = 1.0
 """Seconds for the goodbye to the server, which may be lost."""
 
-HINT_WAIT: Final = 10
+WAKE_WAIT: Final = 10
 """Seconds per blocking call for a wake-up message, so that a broken connection is noticed."""
 
 RECONNECT_PAUSE: Final = 0.2
@@ -225,7 +225,6 @@ def resolve_url(url: str | None) -> str:
 
 
 def _check_several(parts: SplitResult, shown: str) -> None:
-    """Check the URL of a Cluster or of Sentinels."""
     if parts.scheme.endswith("cluster"):
         form, path = "redis+cluster://HOST:PORT,HOST:PORT", parts.path.strip("/")
         if path not in ("", "0"):

@@ -45,36 +45,20 @@ TASK: Final = "bide.tasks.task"
 
 def of_preparing(queue: str, body: Body) -> tuple[str, Attributes]:
     """Name and attributes of the span of a job that is prepared, to be sent with others."""
-    return f"prepare {queue}", {
-        **_common(queue),
-        TASK: body.task,
-        "messaging.operation.name": "prepare",
-        "messaging.operation.type": "create",
-    }
+    return f"prepare {queue}", {**_common(queue, "prepare", "create"), TASK: body.task}
 
 
 def of_sending(queue: str, jobs: Sequence[Prepared] | None) -> tuple[str, Attributes]:
     """Name and attributes of the span of a sending: of one job, or of many."""
     many = {} if jobs is None else {"messaging.batch.message_count": len(jobs)}
-    return f"enqueue {queue}", {
-        **_common(queue),
-        **many,
-        "messaging.operation.name": "enqueue",
-        "messaging.operation.type": "send",
-    }
+    return f"enqueue {queue}", {**_common(queue, "enqueue", "send"), **many}
 
 
 def of_run(job: CurrentJob) -> tuple[str, Attributes]:
     """Name and attributes of the span of a run."""
     claimed = from_us(job.token)  # by the server's clock, of which `due` is, too
     return f"run {job.queue}", {
-        **_common(job.queue),
-        TASK: job.task,
-        "messaging.operation.name": "run",
-        "messaging.operation.type": "process",
-        "messaging.message.id": job.id,
-        "messaging.client.id": job.worker,
-        "bide.attempt": job.attempt,
+        **_of_job(job, "run", "process"),
         "bide.redelivered": job.redelivered,
         "bide.lateness": max(0.0, (claimed - job.due).total_seconds()),
     }
@@ -82,19 +66,26 @@ def of_run(job: CurrentJob) -> tuple[str, Attributes]:
 
 def of_failure(job: CurrentJob) -> tuple[str, Attributes]:
     """Name and attributes of the span of a failure that no run has raised."""
-    return f"fail {job.queue}", {
-        **_common(job.queue),
+    return f"fail {job.queue}", _of_job(job, "fail", "settle")
+
+
+def _of_job(job: CurrentJob, name: str, kind: str) -> dict[str, str | int]:
+    return {
+        **_common(job.queue, name, kind),
         TASK: job.task,
-        "messaging.operation.name": "fail",
-        "messaging.operation.type": "settle",
         "messaging.message.id": job.id,
         "messaging.client.id": job.worker,
         "bide.attempt": job.attempt,
     }
 
 
-def _common(queue: str) -> dict[str, str]:
-    return {"messaging.system": "bide", "messaging.destination.name": queue}
+def _common(queue: str, name: str, kind: str) -> dict[str, str]:
+    return {
+        "messaging.system": "bide",
+        "messaging.destination.name": queue,
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
 
 
 KEY: Final = "otel"
@@ -204,7 +195,6 @@ class Tracing(Middleware):
 
 
 def _record(span: Span, error: BaseException) -> None:
-    """Put an error on a span."""
     span.set_attribute(ERROR_TYPE, f"{type(error).__module__}.{type(error).__qualname__}")
     span.set_status(StatusCode.ERROR)
     with suppress(Exception):  # some exceptions make it impossible to show them
@@ -213,7 +203,6 @@ def _record(span: Span, error: BaseException) -> None:
 
 
 def _made(job: Prepared) -> SpanContext:
-    """Where a job was prepared."""
     try:
         meta = decode_envelope(job.body).body.meta or {}
     except PayloadError:  # another program's

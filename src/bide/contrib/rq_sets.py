@@ -96,11 +96,7 @@ def look(client: redis.Redis) -> list[DelaySet]:
 
 
 def _allowed(ask: Any) -> list[Any]:
-    """The replies of a pipeline; an error where another program uses a key.
-
-    Raises:
-        redis.RedisError: this user may not ask, for one.
-    """
+    """The replies of a pipeline; an error where another program uses a key."""
     replies: list[Any] = ask.execute(raise_on_error=False)
     for reply in replies:
         if isinstance(reply, redis.ResponseError) and not str(reply).startswith("WRONGTYPE"):
@@ -121,11 +117,7 @@ def _timers(ask: Any, workers: Iterable[bytes]) -> list[dict[str, tuple[int, int
 
 
 def _numbers(staying: Any, strange: Any) -> tuple[int, int]:
-    """What a Timer leaves in a set.
-
-    Raises:
-        ValueError: no Timer has written that.
-    """
+    """What a Timer leaves in a set; raises ValueError if no Timer has written that."""
     if not all(type(number) is int and 0 <= number < 2**32 for number in (staying, strange)):
         raise ValueError
     return staying, strange

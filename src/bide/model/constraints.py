@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from urllib.parse import unquote
 
 from bide.errors import UsageError
-from bide.model.durations import Duration, at_to_us, to_us
+from bide.model.durations import Duration, at_to_us, is_whole, to_us
 from bide.model.ids import check_name
 
 MOST_AT_ONCE: Final = 10_000
@@ -39,7 +39,7 @@ class Constraints(NamedTuple):
     """Its group."""
     key: str | None = None
     """Its task and the key by which calls are deduplicated."""
-    folding: str | None = None
+    dedup: str | None = None
     """The dedup policy: a word that `bide.model.dedup.describe_dedup` reads."""
     when: str = ""
     """For a job with parents: its delay after they ended, or a moment."""
@@ -71,7 +71,7 @@ class Constraints(NamedTuple):
     @property
     def batches(self) -> bool:
         """Whether its body holds the items of a batch."""
-        return (self.folding or "").startswith("g")
+        return (self.dedup or "").startswith("g")
 
     def effect(self, outcome: str) -> Effect:
         """Return the effect of a parent's end, like `effect` of `lua/include/deps.lua`.
@@ -136,8 +136,7 @@ def check_concurrency(count: int) -> int:
     Raises:
         UsageError: it is not an integer from 1 to 10,000.
     """
-    is_whole = isinstance(count, int) and not isinstance(count, bool)
-    if not is_whole or not 1 <= count <= MOST_AT_ONCE:
+    if not is_whole(count, 1, MOST_AT_ONCE):
         raise UsageError(
             f"A group's jobs run 1 to {MOST_AT_ONCE} at once, not {count!r}; give an integer."
         )

@@ -1,4 +1,4 @@
-"""Calls that fold into one job: unique, debounced, throttled, gathered (`lua/include/dedup.lua`).
+"""Calls that fold into one job: unique, debounced, throttled, batched (`lua/include/dedup.lua`).
 
 A policy is a value; it is given as `unique=` to an enqueue or to a task. The constraints of the job
 carry its key and the policy to the server.
@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from bide.errors import UsageError
-from bide.model.durations import Duration, describe, to_us
+from bide.model.durations import Duration, describe, is_whole, to_us
 
 Key = str | int | Callable[..., str | int] | None
 """A key; a function that makes it from the job's arguments; None for the policy's default."""
@@ -133,8 +133,7 @@ class Batch(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         _check_key(self.key)
         _quiet_us(self.quiet, self.max_wait)
-        is_whole = isinstance(self.max_size, int) and not isinstance(self.max_size, bool)
-        if not is_whole or not 1 <= self.max_size <= MOST_ITEMS:
+        if not is_whole(self.max_size, 1, MOST_ITEMS):
             raise UsageError(
                 f"max_size must be a number from 1 to {MOST_ITEMS:,}, not {self.max_size!r}."
             )
@@ -145,7 +144,7 @@ class Batch(msgspec.Struct, frozen=True):
         return "g{},{},{}".format(*_quiet_us(self.quiet, self.max_wait), self.max_size)
 
 
-Folding = Unique | Debounce | Throttle | Batch
+DedupPolicy = Unique | Debounce | Throttle | Batch
 
 
 def debounce(quiet: Duration, *, max_wait: Duration | None = None, key: Key = None) -> Debounce:
@@ -200,7 +199,7 @@ def batch(
     return Batch(quiet, max_wait, max_size, key)
 
 
-def check_dedup(policy: Any) -> Folding | None:
+def check_dedup(policy: Any) -> DedupPolicy | None:
     """Check a policy.
 
     Raises:
@@ -212,7 +211,7 @@ def check_dedup(policy: Any) -> Folding | None:
 
 
 def write_dedup(
-    policy: Folding | None,
+    policy: DedupPolicy | None,
     task: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -270,7 +269,7 @@ def describe_dedup(way: str) -> str:
         if kind == "d":
             return f"debounced: due {told[0]} after the latest call{most}"
         size = f", or with {numbers[2]} items" if len(numbers) == 3 else ""
-        return f"gathering: due {told[0]} after the latest item{most}{size}"
+        return f"batch: due {told[0]} after the latest item{most}{size}"
     return ""
 
 

@@ -7,6 +7,8 @@ caller's clock, as it must.
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,10 +19,13 @@ Duration = int | float | timedelta | str
 """Seconds, a `timedelta`, or text such as `"30m"`, `"1h30m"`, `"250ms"`."""
 
 SECOND_US: Final = 1_000_000
+JITTER: Final = random.SystemRandom()
+"""Spreads the waits of many processes. An application may seed the global `random` alike in all."""
+
 LONGEST_US: Final = 100 * 366 * 86_400 * SECOND_US
 """A hundred years: a longer delay is a mistake in units, and is refused."""
 
-_UNIT_US: Final = {
+UNIT_US: Final = {
     "w": 7 * 86_400 * SECOND_US,
     "d": 86_400 * SECOND_US,
     "h": 3_600 * SECOND_US,
@@ -128,6 +133,16 @@ def describe(seconds: float) -> str:
     return sign + "".join(parts[:2])
 
 
+def describe_exactly(us: int) -> str:
+    """Write a duration in days and smaller units; read again, it is the same."""
+    parts = []
+    for unit, size in UNIT_US.items():
+        count, us = divmod(us, size) if unit != "w" else (0, us)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
 def _whole_us(delta: timedelta) -> int:
     return (delta.days * 86_400 + delta.seconds) * SECOND_US + delta.microseconds
 
@@ -142,13 +157,18 @@ def _parse(text: str, name: str) -> float:
     parts = _PART.findall(compact)
     if not parts:
         return float(compact) * SECOND_US
-    us = sum(float(number) * _UNIT_US[unit] for number, unit in parts)
+    us = sum(float(number) * UNIT_US[unit] for number, unit in parts)
     return -us if compact.startswith("-") else us
 
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _YEAR_9999_US: Final = 253_370_764_800 * SECOND_US
 _YEAR_2200_US: Final = 7_258_118_400 * SECOND_US
+
+
+def is_whole(number: Any, least: int, most: float = math.inf) -> bool:
+    """Whether a value is a whole number in a range; True and False are no numbers."""
+    return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
 
 
 def to_bytes(size: Any, what: str) -> int:

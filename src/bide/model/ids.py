@@ -28,8 +28,6 @@ LONGEST_TASK: Final = 256
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 _UNIT_NS: Final = 125
-_UPPER_BITS: Final = range(30, -5, -5)
-"""How far each of a time's upper seven letters stands from the right of these."""
 _RANDOM_LETTERS: Final = 9
 _DRAW_AHEAD: Final = 128
 _LETTERS: Final = (_ALPHABET * 8).encode()
@@ -38,8 +36,6 @@ _LETTERS: Final = (_ALPHABET * 8).encode()
 _lock = threading.RLock()  # a signal's handler may make an id, too
 _last = 0
 """The time in the id that was made last."""
-_era: tuple[int, str] = (-1, "")
-"""The upper 35 bits of a time, and how they are written: the same for an eighth of a second."""
 _drawn: list[str] = []
 """The random ends of the next ids: it takes as long to ask the system for one as for many."""
 _drawn_by = 0
@@ -57,7 +53,7 @@ os.register_at_fork(after_in_child=_begin_child)
 
 def new_id() -> str:
     """Make an id that sorts after every id made before it in this process."""
-    global _last, _era, _drawn, _drawn_by
+    global _last, _drawn, _drawn_by
     with _lock:
         at = time.time_ns() // _UNIT_NS
         if at <= _last:
@@ -71,12 +67,8 @@ def new_id() -> str:
             fresh = _draw()
             end = fresh.pop()
             _drawn = fresh
-    upper, beginning = _era
-    if upper != at >> 20:
-        upper = at >> 20
-        beginning = "".join(_ALPHABET[upper >> bits & 31] for bits in _UPPER_BITS)
-        _era = upper, beginning
-    return f"{beginning}{_PAIRS[at >> 10 & 1023]}{_PAIRS[at & 1023]}{end}"
+    beginning = f"{_ALPHABET[at >> 50]}{_PAIRS[at >> 40 & 1023]}{_PAIRS[at >> 30 & 1023]}"
+    return f"{beginning}{_PAIRS[at >> 20 & 1023]}{_PAIRS[at >> 10 & 1023]}{_PAIRS[at & 1023]}{end}"
 
 
 def _draw() -> list[str]:

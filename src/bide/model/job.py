@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from bide.errors import PayloadError
 from bide.model.constraints import Constraints
 from bide.model.history import History, read_history
@@ -135,7 +137,7 @@ _LONGEST: Final = 18
 """Characters of a number in a record; with more, it is none of bide's."""
 
 
-class Claimed(NamedTuple):
+class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A job that this worker holds under a lease."""
 
     id: str
@@ -254,7 +256,7 @@ class Snapshot(NamedTuple):
     raw_notes: bytes | None
     asked: bool
     """It runs, and was asked to end."""
-    terms: Constraints = Constraints()
+    constraints: Constraints = Constraints()
     """Its constraints beside its due time."""
     turn: Turn | None = None
     """What it waits for, where it is one of a group's and has not been taken."""
@@ -271,7 +273,7 @@ class Snapshot(NamedTuple):
         Of one that is blocked, when it would be if it were freed at `now_us`.
         """
         if self.state == State.BLOCKED:
-            return self.terms.due_us(self.now_us)
+            return self.constraints.due_us(self.now_us)
         if self.run is not None and self.state not in (State.DELAYED, State.WAITING):
             return self.run.due_us
         return self.since_us
@@ -280,7 +282,7 @@ class Snapshot(NamedTuple):
     def expires_us(self) -> int | None:
         """By when it must have begun; None where that does not matter."""
         given_back = self.run if self.is_given_back else None
-        return self.terms.expires_us(given_back.first_us if given_back else self.due_us)
+        return self.constraints.expires_us(given_back.first_us if given_back else self.due_us)
 
     @property
     def is_given_back(self) -> bool:

@@ -22,9 +22,6 @@ LAST: Final = 32
 LONGEST: Final = FINEST * 2.0 ** (LAST - 1)
 """Seconds, six days of them, from which on nothing is told apart."""
 
-WEEK: Final = 10_080
-"""Minutes that are kept."""
-
 MINUTE_US: Final = 60_000_000
 
 _WORD: Final = re.compile(rb"([lr])(\d{1,2})=(\d{1,15})(?![^ ])")

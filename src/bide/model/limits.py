@@ -11,7 +11,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from bide.errors import UsageError
-from bide.model.durations import LONGEST_US, SECOND_US, Duration, from_us, to_bytes, to_us
+from bide.model.durations import (
+    LONGEST_US,
+    SECOND_US,
+    UNIT_US,
+    Duration,
+    from_us,
+    is_whole,
+    to_bytes,
+    to_us,
+)
 
 MOST: Final = 1_000_000
 """Maximum jobs of a rate, of a burst, or of a concurrency."""
@@ -117,8 +126,7 @@ def stored_active(concurrency: Any) -> str:
 
 
 def _checked(number: Any, what: str) -> int:
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    if not whole or not 1 <= number <= MOST:
+    if not is_whole(number, 1, MOST):
         raise UsageError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}.")
     return int(number)
 
@@ -144,13 +152,7 @@ def _number(stored: bytes | None) -> int:
 
 _NUMBERS: Final = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,16})")
 _RATE: Final = re.compile(r"\s*([0-9]{1,9})\s*/\s*((?:[0-9][^/]*)?(?:ms|us|[wdhms]))\s*")
-_UNITS: Final = {
-    "d": 86_400 * SECOND_US,
-    "h": 3_600 * SECOND_US,
-    "m": 60 * SECOND_US,
-    "s": SECOND_US,
-    "ms": 1_000,
-}
+_UNITS: Final = {unit: UNIT_US[unit] for unit in ("d", "h", "m", "s", "ms")}
 
 
 MOST_KEPT: Final = 1_000_000
@@ -190,7 +192,7 @@ class Retention(msgspec.Struct, frozen=True):
             UsageError: an age is not a duration, or the count is not from 0 to a million.
         """
         count = self.count
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_KEPT:
+        if not is_whole(count, 0, MOST_KEPT):
             raise UsageError(f"Retention count must be from 0 to {MOST_KEPT:,}, not {count!r}.")
         ages = [to_us(getattr(self, state), f"Retention {state}") for state in _STATES]
         return " ".join(f"{count} {age}" for age in ages)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol, TypedDict, get_args
 
 from bide.errors import DurabilityTimeout, DurabilityUnavailable, UsageError
 from bide.model.constraints import RunIf
-from bide.model.dedup import Folding
+from bide.model.dedup import DedupPolicy
 from bide.model.durations import Duration
 from bide.model.limits import Retention
 from bide.model.retry import Retry
@@ -49,7 +49,7 @@ _MISSING: Final[dict[Durability, str]] = {
 }
 
 
-_LOCAL: Final[frozenset[Durability]] = frozenset(("local",))
+LOCAL: Final[frozenset[Durability]] = frozenset(("local",))
 
 
 def check_durability(durability: Any) -> Durability:
@@ -68,7 +68,7 @@ def check_durability(durability: Any) -> Durability:
 def kinds_of(wanted: Iterable[Durability]) -> Kinds:
     """All that one call has to wait for."""
     asked = set(wanted)
-    return () if asked <= _LOCAL else tuple(kind for kind in _WAITS if kind in asked)
+    return () if asked <= LOCAL else tuple(kind for kind in _WAITS if kind in asked)
 
 
 def waits(kinds: Kinds) -> list[tuple[Any, ...]]:
@@ -127,12 +127,9 @@ Parents = str | Parent | Iterable[str | Parent]
 """The values of `depends_on=`."""
 
 
-class TaskOptions(TypedDict, total=False):
-    """Options of a task's decorator for all its jobs; a job's own options take precedence."""
+class _JobOptions(TypedDict, total=False):
+    """Options of jobs, wherever they come from: a call, a task's decorator or a schedule."""
 
-    delay: Duration | None
-    """From now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`. A negative
-    delay has passed and means now."""
     priority: int | None
     """0 to 9; 9 runs first; 5 by default."""
     timeout: Duration | None
@@ -141,9 +138,6 @@ class TaskOptions(TypedDict, total=False):
     """What happens when it raises: `Retry(...)`, or a number of retries; 0 by default."""
     retention: Duration | None
     """How long the finished job is kept; by default as the queue is configured."""
-    durability: Durability | None
-    """What enqueueing waits for: `"local"` (the server's answer, the default), `"replica"` (one has
-    received the job) or `"fsync"` (it is in the server's append-only file, on its disk)."""
     on_crash: OnCrash | None
     """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
     expires: Duration | datetime | None
@@ -152,7 +146,7 @@ class TaskOptions(TypedDict, total=False):
     """Jobs of one group run one at a time, in due order; groups take turns."""
     group_concurrency: int | None
     """How many jobs of its group may run at once, instead of one; the latest job's holds."""
-    unique: Folding | None
+    unique: DedupPolicy | None
     """The dedup policy: `Unique`, or the result of `debounce`, `throttle` or `batch`."""
     on_success: Callable[..., Any] | str | None
     """Called with the current job and its result, in the worker, once the job has completed."""
@@ -160,20 +154,20 @@ class TaskOptions(TypedDict, total=False):
     """Called with the current job and its error, in the worker, once it has failed for good."""
 
 
-class ScheduleOptions(TypedDict, total=False):
+class TaskOptions(_JobOptions, total=False):
+    """Options of a task's decorator for all its jobs; a job's own options take precedence."""
+
+    delay: Duration | None
+    """From now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`. A negative
+    delay has passed and means now."""
+    durability: Durability | None
+    """What enqueueing waits for: `"local"` (the server's answer, the default), `"replica"` (one has
+    received the job) or `"fsync"` (it is in the server's append-only file, on its disk)."""
+
+
+class ScheduleOptions(_JobOptions, total=False):
     """Options of the jobs of a schedule; `Options` explains each."""
 
-    priority: int | None
-    timeout: Duration | None
-    retry: Retry | int | None
-    retention: Duration | None
-    expires: Duration | datetime | None
-    group: str | None
-    group_concurrency: int | None
-    unique: Folding | None
-    on_crash: OnCrash | None
-    on_success: Callable[..., Any] | str | None
-    on_failure: Callable[..., Any] | str | None
     description: str | None
     meta: Mapping[str, Any] | None
 
@@ -229,7 +223,7 @@ class QueueSettings(TypedDict, total=False):
     """How many jobs may run at once, over all workers; None for no limit."""
 
 
-TERMS: Final = frozenset(
+CONSTRAINTS: Final = frozenset(
     (
         *("expires", "group", "group_concurrency", "unique"),
         *("depends_on", "run_if"),

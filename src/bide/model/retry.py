@@ -15,13 +15,12 @@ from __future__ import annotations
 import builtins
 import functools
 import logging
-import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast, final
 
 from bide.errors import JobTimeout, UsageError
-from bide.model.durations import Duration, to_us
+from bide.model.durations import JITTER, Duration, is_whole, to_us
 
 # Not a `Log`: that is a floor above. What is logged here is one line without it, a function's name
 # and an exception's repr.
@@ -38,7 +37,6 @@ _BASE: Final = 1.0
 _CAP: Final = 3600.0
 _FIELDS: Final = ("max", "backoff", "base", "cap", "max_time", "on", "never_on")
 _DEFAULTS: Final = (None, "exponential", _BASE, _CAP, None, (), ())
-_jitter = random.SystemRandom()
 
 
 @final
@@ -93,7 +91,7 @@ class Retry:
         checked = _checked_backoff(backoff)
         if max is None:
             max = len(checked) if isinstance(checked, tuple) else _MAX
-        if isinstance(max, bool) or not isinstance(max, int) or max < 0:
+        if not is_whole(max, 0):
             raise UsageError(f"Retry(max={max!r}): give a number of retries, 0 or more.")
         values = (
             max,
@@ -192,7 +190,7 @@ class Retry:
             except Exception as broken:
                 log.error("the backoff %s is of no use (%r): exponential", _told(backoff), broken)
         ceiling = min(self.cap, self.base * 2.0 ** min(attempt - 1, 64))
-        return _jitter.uniform(0, ceiling)
+        return JITTER.uniform(0, ceiling)
 
     def wire(self) -> int | list[Any]:
         """The form in which it is stored with a job (see the top of this file).

@@ -29,7 +29,15 @@ import msgspec
 from cronsim import CronSim
 
 from bide.errors import UsageError
-from bide.model.durations import LONGEST_US, Duration, at_to_us, describe, from_us, to_us
+from bide.model.durations import (
+    LONGEST_US,
+    Duration,
+    at_to_us,
+    describe,
+    from_us,
+    is_whole,
+    to_us,
+)
 from bide.model.ids import check_name
 
 LONGEST: Final = 200
@@ -371,7 +379,7 @@ class Schedule(NamedTuple):
             UsageError: `count` is not a number from 1 to 1,000; or the expression or its time
                 zone cannot be read here.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1_000:
+        if not is_whole(count, 1, 1_000):
             raise UsageError(f"count must be a number from 1 to 1,000, not {count!r}.")
         return [from_us(at_us) for at_us in islice(self.firing(), count)]
 
@@ -509,8 +517,7 @@ def timing_of(
         raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
     if tz is not None and cron is None:
         raise UsageError("tz= goes with cron=: moments and intervals are the same in every zone.")
-    is_whole = isinstance(limit, int) and not isinstance(limit, bool)
-    if limit is not None and not (is_whole and 1 <= limit <= MOST_FIRED):
+    if limit is not None and not is_whole(limit, 1, MOST_FIRED):
         raise UsageError(f"limit must be a whole number from 1 to {MOST_FIRED:,}, not {limit!r}.")
     start_us = 0 if start is None else at_to_us(start)
     end_us = 0 if end is None else at_to_us(end)

@@ -57,7 +57,7 @@ def _keys_for(script: str, keys: Keys) -> tuple[str, ...]:
 
 def words(reply: Iterable[Any], start: int) -> list[str]:
     """The words from `start` on."""
-    return [text(word) for word in islice(reply, start, None)]
+    return [*map(text, islice(reply, start, None))]
 
 
 def text(word: bytes) -> str:

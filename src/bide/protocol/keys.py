@@ -111,7 +111,7 @@ LAYOUT: Final[dict[str, Key]] = {
     "edges": Key(
         ":edges",
         "zset",
-        "which job waits for which, and who has yet to be told: see `lua/include/deps.lua`",
+        "which job waits for which, and who has yet to be told: see `lua/include/deps_edges.lua`",
     ),
     "active": Key(":active", "zset", "job id → when its lease ends (µs)"),
     "completed": Key(":completed", "zset", "job id → when it finished (µs), bounded"),

@@ -3,27 +3,31 @@
 A file opens with a header, and the header is the contract:
 
     -- cancel: one sentence that says what the script does.
-    -- @key  due        removes each job         (a name of `bide.protocol.keys`)
+    -- @key  due run                             the first keys, where their order matters
     -- @arg  lease_us   integer                  how long, in words
     -- @arg  worker     text
     -- @rest id token                            what repeats after the fixed arguments
     -- @last wanted                              text that may stand behind all of these, else ''
     -- @reply ok ...
-    -- @include clock wakeup
-    -- @later group deps                         the same, for what few calls need
+    -- @include wakeup run_record                parts that nearly each call needs
 
-From it the loader makes the script's locals: one per key (a table where the name stands for
-several), one per argument, checked and converted before the first write, and `rest`, the index of
-the first repeating argument. `@last` is for what callers of an earlier text know nothing of. So
-header, caller and locals cannot disagree. An included file is a chunk that returns a table of
-functions, which take all they use as parameters; one that comes `@later` is run when it is first
-used.
+From it the loader makes the script's context, which is a scope: a local for each key (a table where
+the name stands for several), one for each argument, checked and converted before the first write,
+`rest`, the index of the first repeating argument, and `now`, the server's time. `@last` is for what
+callers of an earlier text know nothing of. So header, caller and locals cannot disagree.
+
+The text says which keys a script takes: each name of `bide.protocol.keys` that it uses and does not
+declare. The text says which parts it needs, too. A part is a file of the folder `include`: a chunk
+that returns a table of functions, in the same scope. A script takes the keys of its parts, and the
+arguments in the header of a part behind its own. A part is made when it is first used, or at once
+after `@include`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -38,8 +42,14 @@ TEST_CLOCK: Final = "testing"
 SHARED_CLOCK: Final = "shared"
 """One that a test can move for all queues of a prefix (`bide.testing`)."""
 
-_LINE: Final = re.compile(r"-- @(key|arg|rest|last|reply|include|later)\s+(.*)")
+_LINE: Final = re.compile(r"-- @(key|arg|rest|last|reply|include)\s+(.*)")
 _CHECKS: Final = {"integer": "tonumber(ARGV[{i}])", "text": "ARGV[{i}]"}
+
+_QUIET: Final = re.compile(r"--[^\n]*|'(?:\\.|[^'\\\n])*'")
+_NAME: Final = re.compile(r"(?<![\w.])([a-z_]+)\b(?! = )")
+_DECLARED: Final = re.compile(
+    r"\b(?:local(?: function)?|for)\s+(\w+(?:,\s*\w+)*)|\bfunction[ \w.]*\(([^)]*)"
+)
 
 _TOO_OLD: Final = f"""\
 do
@@ -50,14 +60,19 @@ do
 end"""
 """Every script of a queue refuses one that a newer release has laid out, before it touches it."""
 
+_NOW_USED: Final = re.compile(r"\bnow\b")
+_NOW: Final = """\
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]"""
+
 _LATER: Final = """\
-local later = {__index = function(self, name)
-  local part = self['']()
-  part.__index = part
-  setmetatable(self, part)
-  return part[name]
-end}"""
-"""Makes an included file's functions when one of them is first used.
+included = setmetatable({{}}, {{__index = function(self, name)
+  local made
+{choice}  end
+  self[name] = made
+  return made
+end}})"""
+"""Makes a part's functions when one of them is first used.
 
 A server keeps no functions from one call to the next: each call makes those that it includes, which
 takes as long as several commands, and most calls need few of them.
@@ -91,35 +106,37 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
         name: the verb, which is also the file's name.
         clock: `SERVER_CLOCK`, `TEST_CLOCK` or `SHARED_CLOCK`.
     """
-    source = _read(f"{name}.lua")
-    lines = source.split("\n")
-    end = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
-    header = [m.groups() for line in lines[:end] if (m := _LINE.match(line))]
-    keys = tuple(text.split()[0] for tag, text in header if tag == "key")
+    path = f"{name}.lua"
+    own, body = _split(path)
+    at_once = _words(own, "include")
+    parts = _parts(body, at_once)
+    texts = {part: _read(f"include/{part}.lua") for part in parts}
+    header = [*own]
+    for part in parts:
+        header += _split(f"include/{part}.lua")[0]
     args = [text.split()[:2] for tag, text in header if tag == "arg"]
-    rest = tuple(w for tag, text in header if tag == "rest" for w in text.split())
-    last = next((text.split()[0] for tag, text in header if tag == "last"), None)
+    keys = _keys(_words(own, "key"), {arg for arg, _ in args}, body, texts.values())
+    rest = tuple(_words(own, "rest"))
+    last = next((text.split()[0] for tag, text in own if tag == "last"), None)
     prelude = [_key_locals(keys), *_arg_locals(name, args, len(rest), last)]
     if "meta" in keys:
-        # What stands in place of `meta` may be of another type, which one script is to mend.
+        # What stands in place of `meta` may be of another type, which one script is to repair.
         prelude.append(_TOO_OLD.replace("call", "pcall") if name == "fsck_queue" else _TOO_OLD)
-    for tag, text in header:
-        if tag == "include":
-            prelude += [_include(part, clock) for part in text.split()]
-    later = [part for tag, text in header if tag == "later" for part in text.split()]
-    if later:
-        prelude += [_LATER, *map(_include_later, later)]
-    text = "\n".join([*prelude, *lines[end:]])
+    if any(map(_NOW_USED.search, (body, *texts.values()))):
+        prelude.append(_now(clock if "meta" in keys else SERVER_CLOCK))
+    if "event" in parts:
+        prelude.append("local book")  # where its entries are collected, while someone listens
+    text = "\n".join([*prelude, *_with_parts(body, texts, at_once)])
     return Script(
         name=name,
         text=text,
         sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(),
-        summary=lines[0].removeprefix(f"-- {name}: "),
+        summary=_read(path).partition("\n")[0].removeprefix(f"-- {name}: "),
         keys=keys,
         args=tuple(arg for arg, _ in args),
         rest=rest,
         last=last,
-        header=tuple((tag, text) for tag, text in header),
+        header=tuple(header),
     )
 
 
@@ -132,6 +149,52 @@ def names() -> list[str]:
 @cache
 def _read(path: str) -> str:
     return resources.files("bide.protocol").joinpath("lua", *path.split("/")).read_text("utf-8")
+
+
+def _split(path: str) -> tuple[tuple[tuple[str, str], ...], str]:
+    lines = _read(path).split("\n")
+    end = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    header = tuple((m[1], m[2]) for m in map(_LINE.match, lines[:end]) if m)
+    return header, "\n".join(lines[end:])
+
+
+def _words(header: Sequence[tuple[str, str]], tag: str) -> list[str]:
+    return [word for each, text in header if each == tag for word in text.split()]
+
+
+def _parts(body: str, at_once: Iterable[str] = ()) -> list[str]:
+    """All parts that a script uses, and those that these use, each once."""
+    parts = [*dict.fromkeys([*at_once, *_used(body)[1]])]
+    for part in parts:  # which grows
+        parts += [each for each in _used(_read(f"include/{part}.lua"))[1] if each not in parts]
+    return parts
+
+
+@cache
+def _all_parts() -> frozenset[str]:
+    folder = resources.files("bide.protocol").joinpath("lua", "include")
+    return frozenset(file.name.removesuffix(".lua") for file in folder.iterdir())
+
+
+@cache
+def _used(text: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names that a chunk uses and does not declare; the parts among them."""
+    text = _QUIET.sub("", text)
+    declared = re.findall(r"\w+", " ".join(" ".join(m) for m in _DECLARED.findall(text)))
+    used = frozenset(_NAME.findall(text)).difference(declared)
+    return used, tuple(sorted(used & _all_parts()))
+
+
+def _keys(
+    first: Iterable[str], args: Iterable[str], body: str, parts: Iterable[str]
+) -> tuple[str, ...]:
+    """The keys that the texts use; behind the first, as the layout has them."""
+    own = _used(body)[0]
+    used = own.union(*(_used(text)[0] for text in parts)).difference(args)
+    keys = dict.fromkeys([*first, *(key for key in LAYOUT | GLOBAL if key in used)])
+    if "now" in own and not keys.keys() <= GLOBAL.keys():
+        keys["meta"] = None  # reads the clock's offset under test
+    return tuple(keys)
 
 
 def _key_locals(keys: tuple[str, ...]) -> str:
@@ -164,13 +227,28 @@ def _arg_locals(name: str, args: list[list[str]], width: int, last: str | None) 
     return lines
 
 
-def _include(name: str, clock: str) -> str:
-    text = f"local {name} = (function()\n{_read(f'include/{name}.lua')}end)()"
-    if name == "clock" and clock != SERVER_CLOCK:
-        text += f"\nclock.now = (function()\n{_read(f'include/clock_{clock}.lua')}end)()"
-    return text
+def _now(clock: str) -> str:
+    if clock == SERVER_CLOCK:
+        return _NOW
+    return f"local now = (function()\n{_read(f'include/clock_{clock}.lua')}end)()"
 
 
-def _include_later(name: str) -> str:
-    text = _read(f"include/{name}.lua")
-    return f"local {name} = setmetatable({{[''] = function()\n{text}end}}, later)"
+def _with_parts(body: str, texts: dict[str, str], at_once: list[str]) -> list[str]:
+    """The parts that are made at once, and those that are made later: fields of `included`."""
+    later = [name for name in texts if name not in at_once]
+
+    def found(text: str, name: str = "") -> str:
+        others = "|".join(other for other in later if other != name)
+        return re.sub(rf"(?<![\w.])({others})(?=\.\w|\[)", r"included.\1", text) if others else text
+
+    lines = []
+    if at_once or later:
+        lines.append(f"local {', '.join([*at_once, *(['included'] if later else [])])}")
+    if later:
+        choice = "  else".join(
+            f"if name == '{name}' then made = (function()\n{found(texts[name], name)}  end)()\n"
+            for name in later
+        )
+        lines.append(_LATER.format(choice="  " + choice))
+    lines += [f"{name} = (function()\n{found(texts[name])}end)()" for name in at_once]
+    return [*lines, found(body)]

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from bide.client import config
 from bide.client.url import resolve_prefix, resolve_url
 from bide.errors import UsageError
 from bide.model.job import Snapshot
-from bide.model.options import Durability, Kinds
+from bide.model.options import Durability
 from bide.model.payload.signing import Seal
-from bide.protocol.commands.enqueue import Prepared, Receipt, wanted
+from bide.protocol.commands.enqueue import Prepared, Receipt
 from bide.protocol.keys import Keys, keys_of
 from bide.protocol.scripts import SERVER_CLOCK
 
@@ -78,11 +78,8 @@ class Permit:
         if plugin is not None and url is not None and plugin.runs and not _is_importing():
             plugin = None
         self._plugin = plugin
-
-    @property
-    def is_given(self) -> bool:
+        self.is_given: Final = plugin is None
         """Whether use is permitted without asking the plugin."""
-        return self._plugin is None
 
     def check(self, who: str, url: str) -> None:
         """Ask the plugin.
@@ -94,16 +91,12 @@ class Permit:
         Raises:
             UsageError: the running test may not use the server; the message says what to do.
         """
-        if self._plugin is not None and not _is_moved():
+        held = config.overridden()
+        is_moved = held.url is not None or held.fake_server is not None  # all queues, by a test
+        if self._plugin is not None and not is_moved:
             refusal = self._plugin.refusal(who, url)
             if refusal:
                 raise UsageError(refusal)
-
-
-def _is_moved() -> bool:
-    """Whether a test has moved all queues to its own server, or to eager mode."""
-    held = config.overridden()
-    return held.url is not None or held.fake_server is not None
 
 
 def _is_importing() -> bool:
@@ -111,14 +104,11 @@ def _is_importing() -> bool:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_code.co_name == "<module>" and _is_imported(frame.f_globals):
+        module = frame.f_globals
+        is_imported = module.get("__spec__") is not None and module["__name__"] != "__main__"
+        if frame.f_code.co_name == "<module>" and is_imported:  # not a program, or `exec`
             return True
     return False
-
-
-def _is_imported(module: Mapping[str, Any]) -> bool:
-    """Whether these are the globals of an imported module, not of a program or of `exec`."""
-    return module.get("__spec__") is not None and module["__name__"] != "__main__"
 
 
 class ServerBinding(Generic[C]):
@@ -145,6 +135,7 @@ class ServerBinding(Generic[C]):
             UsageError: a name, the URL or the signing keys are invalid.
         """
         self.generation: Final = config.generation
+        """The number of the overrides in force; the queue makes another binding when it changes."""
         self.url: Final = resolve_url(url)
         self.prefix: Final = resolve_prefix(prefix)
         self.clock: Final = config.overridden().clock or SERVER_CLOCK
@@ -168,13 +159,13 @@ class ServerBinding(Generic[C]):
         Raises:
             UsageError: the running test may not use the server.
         """
-        self.check()
+        if not self._permit.is_given:
+            self.check()
         return self.made
 
     def check(self) -> None:
         """Raise UsageError if the running test may not use the server."""
-        if not self._permit.is_given:
-            self._permit.check(f"the queue {self.keys.queue!r}", self.url)
+        self._permit.check(f"the queue {self.keys.queue!r}", self.url)
 
     @property
     def makes_known(self) -> bool:
@@ -188,18 +179,6 @@ class ServerBinding(Generic[C]):
         """Note whether the queue was registered."""
         self.known = succeeded
         self._makes_known_at = time.monotonic() + (KNOWN_FOR if succeeded else REST)
-
-    def kinds(self, jobs: Sequence[Prepared]) -> Kinds:
-        """Return the durabilities that enqueueing these jobs has to wait for.
-
-        Under `bide.testing` there are none: the server ends with the test.
-        """
-        return wanted(jobs) if self.clock == SERVER_CLOCK else ()
-
-    @property
-    def holds(self) -> bool:
-        """Whether the overrides are unchanged since this was created."""
-        return self.generation == config.generation
 
 
 class QueueHome(NamedTuple):

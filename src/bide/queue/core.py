@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import repeat
-from operator import is_not
+from operator import is_not, itemgetter
+from types import MethodType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
 from weakref import WeakSet
 
@@ -27,7 +28,7 @@ from bide.model.durations import Duration, to_us
 from bide.model.events import Event, check_kinds
 from bide.model.ids import check_name
 from bide.model.limits import KEEP, stored_active, stored_rate
-from bide.model.options import TERMS, GroupSettings, Options, QueueSettings, check_names
+from bide.model.options import CONSTRAINTS, GroupSettings, Options, QueueSettings, check_names
 from bide.model.payload.body import Body, is_item
 from bide.model.payload.serializers import CODECS, Codec, pack
 from bide.model.payload.signing import VARIABLE, Kind, Seal
@@ -36,19 +37,23 @@ from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.enqueue import Prepared, Receipt
+from bide.protocol.commands.enqueue import Prepared, Receipt, wanted
 from bide.protocol.commands.jobs import MOST_CHANGED
 from bide.protocol.keys import Keys
 from bide.queue.binding import Permit, QueueHome, ServerBinding
 from bide.queue.dependencies import constraints_of, references
 from bide.queue.event_reader import EventReader
-from bide.tasks.middleware import Middleware, used
+from bide.tasks import middleware
+from bide.tasks.middleware import Middleware
 from bide.tasks.registry import task_name
 from bide.tasks.task import Function, check_on_crash, check_timeout, known, with_owner
 
 APART: Final = frozenset(("delay", "at", "priority", "job_id", "durability"))
 """The options that are sent beside the body, and are not constraints."""
-_SENT_APART: Final = TERMS | APART
+_SENT_APART: Final = CONSTRAINTS | APART
+
+_OPTIONS: Final = frozenset(Options.__annotations__)
+_values_of: Final = itemgetter(*_OPTIONS)
 
 LONGEST_DESCRIPTION: Final = 500
 """Characters."""
@@ -169,11 +174,11 @@ class QueueCore(Generic[C]):
     def _binding(self) -> ServerBinding[C]:
         """The current server, prefix and clock of the queue."""
         binding = self._cached_binding
-        if binding is not None and binding.holds:
+        if binding is not None and binding.generation == config.generation:
             return binding
         with _moving:  # concurrent first calls of several threads share one client
             binding = self._cached_binding
-            if binding is None or not binding.holds:
+            if binding is None or binding.generation != config.generation:
                 if binding is not None:
                     self._leave(binding.made)
                 binding = self._cached_binding = ServerBinding(
@@ -214,8 +219,9 @@ class QueueCore(Generic[C]):
         kwargs = kwargs or {}
         if kwargs and not all(isinstance(key, str) for key in kwargs):
             raise UsageError("The names in kwargs must be strings.")
-        args = with_owner(task, args)
-        if signature is not None:
+        if isinstance(task, MethodType):
+            args = with_owner(task, args)
+        if signature is not None and not signature.fits(args, kwargs):
             signature.check(args, kwargs, name)
         names = signature.positional if signature else ()
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
@@ -224,7 +230,7 @@ class QueueCore(Generic[C]):
             body = (
                 Body(name, args, kwargs, **self._codec) if self._codec else Body(name, args, kwargs)
             )
-            if used():
+            if middleware.in_use:
                 body = self._passed(body)
             return enqueue_commands.prepare(body, delay, at, priority, job_id, names, durability)
         depends_on = options.get("depends_on")
@@ -240,7 +246,7 @@ class QueueCore(Generic[C]):
         if priority is None:
             priority = defaults.get("priority")
         constraints = ""
-        if not (TERMS.isdisjoint(options) and TERMS.isdisjoint(defaults)):
+        if not (CONSTRAINTS.isdisjoint(options) and CONSTRAINTS.isdisjoint(defaults)):
             if job_id is not None and job_id in parents:
                 raise UsageError(
                     f"Job {job_id!r} would wait for itself, and never run; remove its own id from "
@@ -257,9 +263,8 @@ class QueueCore(Generic[C]):
         )
 
     def _passed(self, body: Body) -> Body:
-        """Pass a body through all middlewares."""
-        for middleware in used():
-            body = _checked(middleware, middleware.enqueuing(self.name, body), body)
+        for one in middleware.in_use:
+            body = _checked(one, one.enqueuing(self.name, body), body)
         return body
 
     def _make_reader(
@@ -279,18 +284,6 @@ class QueueCore(Generic[C]):
         self._binding.check()
         return EventReader(self.keys, name, after, kinds, job_id, timeout)
 
-    def _signed(self, jobs: Sequence[Prepared], binding: ServerBinding[C]) -> Sequence[Prepared]:
-        """Sign the jobs, if there is a key."""
-        seal = binding.seal
-        if seal.keyring is None:
-            return jobs
-        return [
-            job._replace(
-                body=seal.sign(_kind(job), "" if has_dedup(job.terms) else job.id, job.body)
-            )
-            for job in jobs
-        ]
-
     def _pipeline(self, jobs: Sequence[Prepared], binding: ServerBinding[C]) -> Iterator[Exchange]:
         """Yield the exchanges that add jobs; the first also registers the queue.
 
@@ -298,7 +291,7 @@ class QueueCore(Generic[C]):
         refusal, WAIT would still wait for a replica that does not exist. So a server that has not
         confirmed this durability recently is asked first.
         """
-        kinds = binding.kinds(jobs)
+        kinds = wanted(jobs, binding.clock)
         if not binding.confirms.issuperset(kinds):
             yield Exchange(binding, [enqueue_commands.enqueue(binding.keys, [], kinds)])
         for calls in enqueue_commands.enqueue_many(binding.keys, jobs, kinds):
@@ -319,35 +312,42 @@ class Exchange(NamedTuple):
 
     binding: ServerBinding[Any]
     commands: list[Command[Any]]
-    begun: Any = None
-    """The commands in flight (`bide.client.blocking.InFlight`), if a blocking queue sent them."""
 
-    def read(self, replies: Sequence[Any]) -> list[Receipt | BideError]:
-        """Return a receipt or an error for each job.
+    def read(self, replies: Sequence[Any], receipts: list[Receipt | BideError]) -> bool:
+        """Append a receipt or an error for each job; return whether no job failed.
 
         If registering the queue fails, the enqueue succeeds; a later enqueue tries again.
         """
-        receipts: list[Receipt | BideError] = []
+        succeeded = True
         for command, reply in zip(self.commands, replies, strict=True):
             if command.script == "queue_register":
                 self.binding.made_known(not isinstance(reply, BideError))
             elif isinstance(reply, BideError):
                 self.binding.confirms.clear()
                 receipts += [reply] * max(1, enqueue_commands.jobs_in(command))
+                succeeded = False
             else:
                 self.binding.confirms.update(command.confirm)
                 receipts += reply
-        return receipts
+        return succeeded
 
 
-def _checked(middleware: Middleware, body: Any, before: Body) -> Body:
+def signed(jobs: Sequence[Prepared], seal: Seal) -> Sequence[Prepared]:
+    """Sign the jobs, if there is a key."""
+    return [
+        job._replace(body=seal.sign(_kind(job), "" if has_dedup(job.terms) else job.id, job.body))
+        for job in jobs
+    ]
+
+
+def _checked(one: Middleware, body: Any, before: Body) -> Body:
     """Check the body that a middleware returned.
 
     Raises:
         UsageError: it is not a body, it is for another task (whose arguments were not checked), or
             an option is invalid.
     """
-    who = f"{type(middleware).__qualname__}.enqueuing"
+    who = f"{type(one).__qualname__}.enqueuing"
     if not isinstance(body, Body):
         raise UsageError(f"{who} must return the body, or another made from it, not {body!r}.")
     if body.task != before.task:
@@ -376,20 +376,32 @@ def leave_overridden() -> None:
             queue._leave(binding.made)
 
 
-def first_error(
-    receipts: Sequence[Receipt | BideError], jobs: Sequence[Prepared]
-) -> BideError | None:
-    """Return the first error of a list of replies, with the ids that make a retry safe."""
-    for receipt in receipts:
-        if isinstance(receipt, BideError):
-            error = copy(receipt)
-            if isinstance(error, ServerUnavailable | DurabilityTimeout):
-                error.job_ids = tuple(job.id for job in jobs)
-            if isinstance(error, DurabilityTimeout):
-                few = jobs[0].id if len(jobs) == 1 else f"{jobs[0].id}, ... (see job_ids)"
-                error.args = (f"{error} Repeating with its id is safe: {few}.",)
-            return error
-    return None
+def receipts_of(replies: Sequence[Receipt | BideError], jobs: Sequence[Prepared]) -> list[Receipt]:
+    """Return the receipts of jobs.
+
+    Raises:
+        BideError: a job failed; this is the first error, with the ids that make a retry safe.
+        DuplicateJob: a job was rejected; all others are added.
+    """
+    receipts: list[Receipt] = []
+    for reply in replies:
+        if isinstance(reply, BideError):
+            raise _retryable(reply, jobs)
+        receipts.append(reply)
+    for receipt, job in zip(receipts, jobs, strict=True):
+        if receipt.result == "rejected":
+            raise not_unique(receipt.id, repr(Constraints.read(job.terms.encode()).key))
+    return receipts
+
+
+def _retryable(failed: BideError, jobs: Sequence[Prepared]) -> BideError:
+    error = copy(failed)
+    if isinstance(error, ServerUnavailable | DurabilityTimeout):
+        error.job_ids = tuple(job.id for job in jobs)
+    if isinstance(error, DurabilityTimeout):
+        few = jobs[0].id if len(jobs) == 1 else f"{jobs[0].id}, ... (see job_ids)"
+        error.args = (f"{error} Repeating with its id is safe: {few}.",)
+    return error
 
 
 def checked_callback(
@@ -422,7 +434,8 @@ def checked_ids(ids: Any) -> list[str]:
         UsageError: it is a single text instead of a list, or an id is not text.
     """
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise UsageError(f"Give a list of ids, not {_shown(ids)}.")
+        shown = f"the text {ids!r}" if isinstance(ids, str) else repr(ids)
+        raise UsageError(f"Give a list of ids, not {shown}.")
     listed: list[str] = list(ids)
     try:
         "".join(listed).encode("utf-8", "surrogateescape")
@@ -432,56 +445,22 @@ def checked_ids(ids: Any) -> list[str]:
     return listed
 
 
-def _shown(ids: Any) -> str:
-    return f"the text {ids!r}" if isinstance(ids, str) else repr(ids)
-
-
-def read_cancel(words: Sequence[str]) -> bool:
-    """Whether the job is cancelled or was asked to stop, by this call or an earlier retry."""
-    return words[0] in ("ok", "asked", "cancelled")
-
-
-ENQUEUE_OPTIONS: Final = (
-    "delay",
-    "at",
-    "priority",
-    "job_id",
-    "timeout",
-    "retry",
-    "retention",
-    "durability",
-    "on_crash",
-    "expires",
-    "group",
-    "group_concurrency",
-    "unique",
-    "depends_on",
-    "run_if",
-    "description",
-    "meta",
-    "on_success",
-    "on_failure",
-)
-"""The options of `enqueue`, in the order of its parameters."""
-
-
-def options_only(task: Function | str, values: tuple[Any, ...]) -> Options:
+def options_only(task: Function | str, values: dict[str, Any]) -> Options:
     """Return the options of `enqueue` that were given.
 
     Args:
         task: the task.
-        values: the values of `ENQUEUE_OPTIONS`; None if an option was not given.
+        values: the values of all parameters; None if an option was not given.
 
     Raises:
         UsageError: the function has a parameter of the same name, so the call is ambiguous.
     """
-    if not any(map(is_not, values, repeat(None))):
+    if not any(map(is_not, _values_of(values), repeat(None))):  # the usual case
         return {}
-    given = {
-        name: value
-        for name, value in zip(ENQUEUE_OPTIONS, values, strict=True)
-        if value is not None
-    }
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is not None and name in _OPTIONS:
+            given[name] = value
     signature = known(task).signature
     if signature is not None and not signature.names.isdisjoint(given):
         name = next(name for name in given if name in signature.names)
@@ -503,18 +482,22 @@ def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:
     calls: list[Command[Any]] = []
     if "retention" in settings:
         calls.append(job_commands.configure(keys, settings["retention"]))
-    if "burst" in settings and "rate" not in settings:
-        raise UsageError("burst= says how many of a rate come at once; give it along with rate=.")
+    rate = _rate_of(settings, KEEP)
     if "rate" in settings or "concurrency" in settings:
-        rate = concurrency = KEEP
-        if "rate" in settings:
-            rate = stored_rate(settings["rate"], settings.get("burst"))
-        if "concurrency" in settings:
-            concurrency = stored_active(settings["concurrency"])
+        is_kept = "concurrency" not in settings
+        concurrency = KEEP if is_kept else stored_active(settings["concurrency"])
         calls.append(job_commands.limit(keys, rate, concurrency))
     if not calls:
         raise UsageError("Say what to configure: retention=, rate=, burst= or concurrency=.")
     return calls
+
+
+def _rate_of(settings: QueueSettings | GroupSettings, unchanged: str) -> str:
+    if "rate" in settings:
+        return stored_rate(settings["rate"], settings.get("burst"))
+    if "burst" in settings:
+        raise UsageError("burst= says how many of a rate come at once; give it along with rate=.")
+    return unchanged
 
 
 def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[None]:
@@ -524,27 +507,14 @@ def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[Non
         UsageError: a setting is invalid, or none is given.
     """
     check_names(settings, GroupSettings)
-    if "burst" in settings and "rate" not in settings:
-        raise UsageError("burst= says how many of a rate come at once; give it along with rate=.")
+    rate = _rate_of(settings, "-")
     if not settings:
         raise UsageError("Say what to configure: concurrency=, rate= or burst=.")
     count = None
     if "concurrency" in settings:
         concurrency = settings["concurrency"]
         count = queue_commands.UNSET if concurrency is None else check_concurrency(concurrency)
-    rate = stored_rate(settings["rate"], settings.get("burst")) if "rate" in settings else "-"
     return queue_commands.configure(keys, name, concurrency=count, rate=rate)
-
-
-def none_rejected(receipts: Sequence[Receipt], jobs: Sequence[Prepared]) -> None:
-    """Raise for the first rejected job, once all others are added.
-
-    Raises:
-        DuplicateJob: a job was rejected.
-    """
-    for receipt, job in zip(receipts, jobs, strict=True):
-        if receipt.result == "rejected":
-            raise not_unique(receipt.id, repr(Constraints.read(job.terms.encode()).key))
 
 
 def not_unique(holder: str, key: str) -> DuplicateJob:

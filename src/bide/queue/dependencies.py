@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from bide.errors import JobNotFound, UsageError
 from bide.model.constraints import RunIf, check_apart, has_dedup, write_constraints
@@ -128,13 +128,6 @@ def check_order(jobs: Sequence[Prepared]) -> None:
                 )
 
 
-class Read(NamedTuple):
-    """A job that was read, and its queue."""
-
-    queue: str
-    snapshot: Snapshot
-
-
 def by_queue(home: str, parents: Sequence[str]) -> dict[str, list[str]]:
     """Group the ids of parents by queue."""
     found: dict[str, list[str]] = {}
@@ -146,8 +139,8 @@ def by_queue(home: str, parents: Sequence[str]) -> dict[str, list[str]]:
 
 def in_order(
     home: str, parents: Sequence[str], read: dict[str, list[Snapshot | None]]
-) -> list[Read]:
-    """Return the snapshots of parents in their original order.
+) -> list[tuple[str, Snapshot]]:
+    """Return the queues and the snapshots of parents in their original order.
 
     Raises:
         JobNotFound: a parent no longer exists.
@@ -167,7 +160,7 @@ def in_order(
                 f"Job {parent!r}, that this one waited for, is no more: it was deleted, or its "
                 "time is over; keep it longer with retention=."
             )
-        found.append(Read(queue, snapshot))
+        found.append((queue, snapshot))
     return found
 
 
@@ -252,7 +245,6 @@ def _jobs(step: Step) -> list[Prepared]:
 
 
 def _after(job: Prepared, parents: Sequence[Prepared], run_if: RunIf = "completed") -> Prepared:
-    """Add parents to a prepared job."""
     ids = tuple(dict.fromkeys([*job.parents, *(parent.id for parent in parents)]))
     if not parents:
         return job

@@ -1,20 +1,17 @@
 """The logic that blocking and awaited event listeners share, without I/O.
 
-`steps` is a generator, like `bide.client.execute`. It yields an `Event` to hand out, or one of
-these, and receives its result:
-
-    Command         run it: the stream is held open, and the server says where to read on
-    Read(...)       read on in the stream; entries, or None where the connection broke
-    Pause(seconds)  wait
+`EventReader.next` returns the events that were read. If there are none, the listener holds the
+stream open again where that is `needs_renewal`, and otherwise reads on in it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable
-from typing import Any, Final, NamedTuple
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
 
-from bide.client.execute import MOST_READ
+from bide.client.execute import MOST_READ, Entries
 from bide.client.url import RECONNECT_PAUSE
 from bide.errors import UsageError
 from bide.model.durations import SECOND_US, Duration, to_us
@@ -42,23 +39,6 @@ WAIT: Final = 2.0
 """Seconds for which one read waits for an event; within a reply's time-out."""
 
 
-class Read(NamedTuple):
-    """Read on in the stream."""
-
-    stream: str
-    after: str
-    seconds: float
-
-
-class Pause(NamedTuple):
-    """Wait."""
-
-    seconds: float
-
-
-Steps = Generator[Event | Command[Position] | Read | Pause, Any, None]
-
-
 class EventReader:
     """The position and the filters of a listener."""
 
@@ -78,9 +58,21 @@ class EventReader:
         self.after = check_after(after)
         self._kinds = check_kinds(kinds)
         self._job_ids = _checked_job_ids(job_id)
-        self._timeout = None if timeout is None else to_us(timeout, "timeout") / SECOND_US
+        self._timeout = float("inf") if timeout is None else to_us(timeout, "timeout") / SECOND_US
         self._renew_at = 0.0
-        self._first_gap: Event | None = None
+        self._gap: Event | None = None
+        """A gap that the server has reported, to be handed out first."""
+        self._entries: deque[tuple[str, bytes]] = deque()
+        """The entries that were read and not looked at yet."""
+        self._has_all = False
+        """Whether the latest read found the end of the stream, and no event since."""
+        self._until: float | None = None
+        """When the time-out ends; None while events are handed out."""
+
+    @property
+    def stream(self) -> str:
+        """The key of the events."""
+        return self.keys["events"]
 
     def hold(self) -> Command[Position]:
         """Return the command that holds the stream open."""
@@ -90,58 +82,67 @@ class EventReader:
         """Return the command that stops holding the stream open."""
         return listen(self.keys, self.name, self.after, 0)
 
-    def held(self, position: Position) -> Event | None:
-        """Note the reply to `hold`; return a gap event if the server reports lost events."""
+    def held(self, position: Position) -> None:
+        """Note the reply to `hold`, which may report lost events."""
         self._renew_at = time.monotonic() + RENEW_EVERY
         last, self.after = self.after, position.after
-        return gap(last, position.after) if position.gap else None
+        if position.gap:
+            self._gap = gap(last, position.after)
 
-    def began(self, position: Position) -> None:
-        """Note the reply to the first `hold`."""
-        self._first_gap = self.held(position)
+    def next(self) -> Event | None:
+        """Return the next event that was read; None if there is none, so that the wait begins."""
+        event, self._gap = self._gap, None
+        while event is None and self._entries:
+            event = self._look_at(*self._entries[0])
+        if event is not None:
+            self._has_all, self._until = False, None
+        elif self._until is None:
+            self._until = self._timeout + time.monotonic()
+        return event
 
-    def steps(self) -> Steps:
-        """Read events until none was handed out within the time-out."""
-        until = self._until()
-        if self._first_gap is not None:
-            first_gap, self._first_gap = self._first_gap, None
-            yield first_gap
-            until = self._until()
-        while True:
-            if time.monotonic() >= self._renew_at:
-                lost = self.held((yield self.hold()))
-                if lost is not None:
-                    yield lost
-                    until = self._until()
-            left = until - time.monotonic()
-            entries = yield Read(self.keys["events"], self.after, min(WAIT, max(left, 0.0)))
-            if entries is None:
-                self._renew_at = 0.0  # after a restart, the server may have lost its latest writes
-                yield Pause(RECONNECT_PAUSE)
-            handed_out = False
-            for id, line in entries or ():
-                for event in self._read(id, line):
-                    yield event
-                    handed_out, until = True, self._until()
-            is_all = len(entries or ()) < MOST_READ
-            if is_all and not handed_out and time.monotonic() >= until:
-                return
+    def is_over(self) -> bool:
+        """Whether no event came within the time-out; if so, the next wait is a new one."""
+        if not self._has_all or self._until is None or time.monotonic() < self._until:
+            return False
+        self._has_all, self._until = False, None
+        return True
 
-    def _until(self) -> float:
-        return float("inf") if self._timeout is None else time.monotonic() + self._timeout
+    @property
+    def needs_renewal(self) -> bool:
+        """Whether the stream has to be held open again before it is read."""
+        return time.monotonic() >= self._renew_at
 
-    def _read(self, id: str, line: bytes) -> Iterable[Event]:
-        """Yield the event of an entry, after a gap event if entries are missing before it."""
+    @property
+    def wait(self) -> float:
+        """Seconds for which the next read waits for an event."""
+        left = WAIT if self._until is None else self._until - time.monotonic()
+        return min(WAIT, max(left, 0.0))
+
+    def read(self, entries: Entries | None) -> float:
+        """Note the entries that were read; None if the connection broke.
+
+        Returns:
+            Seconds to pause before the next read.
+        """
+        self._entries.extend(entries or ())
+        self._has_all = len(self._entries) < MOST_READ
+        if entries is not None:
+            return 0.0
+        self._renew_at = 0.0  # after a restart, the server may have lost its latest writes
+        return RECONNECT_PAUSE
+
+    def _look_at(self, id: str, line: bytes) -> Event | None:
+        """Return the event of the first entry; or a gap, if entries are missing before it."""
         if not follows(id, self.after):
             last, self.after = self.after, before(id)
-            yield gap(last, self.after)
+            return gap(last, self.after)
+        self._entries.popleft()
         last, self.after = self.after, id
         try:
             event = read_event(id, line)
         except ValueError:  # of another version, or another program
             event = gap(last, id)
-        if self._wants(event):
-            yield event
+        return event if self._wants(event) else None
 
     def _wants(self, event: Event) -> bool:
         if event.kind == GAP:
@@ -165,10 +166,5 @@ def _checked_job_ids(job_id: str | Iterable[str] | None) -> frozenset[str] | Non
 
 
 def not_entered(with_: str) -> UsageError:
-    """Return the error for reading outside of the context."""
+    """Return the error for reading outside of the context, which `with_` enters."""
     return UsageError(f"Read events within their context: `{with_} queue.events() as events:`.")
-
-
-def entered_already() -> UsageError:
-    """Return the error for entering the context twice."""
-    return UsageError("These events are being read already; ask queue.events() for others.")

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from bide.model.durations import describe, from_us
 from bide.model.ids import short_id
 from bide.model.job import FINISHED, Snapshot, State
-from bide.protocol.command import Command
-from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.dependencies import GATE
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import WorkerInfo
-from bide.queue.core import QueueCore
-from bide.queue.job_view import JobView, not_found
 
 Kind = Literal[
     "blocked",
@@ -112,7 +108,7 @@ def _limits(read: Read) -> Iterator[Reason]:
 
 
 def _group(read: Read) -> Iterator[Reason]:
-    turn, name = read.job.turn, read.job.terms.group
+    turn, name = read.job.turn, read.job.constraints.group
     if turn is None or name is None:
         return
     before = f"{turn.before:,} of them are before it"
@@ -164,27 +160,3 @@ _LOOKS: Final[tuple[Callable[[Read], Iterator[Reason]], ...]] = (
 def _until(kind: Kind, text: str, until_us: int, read: Read) -> Reason:
     ahead = describe((until_us - read.job.now_us) / 1e6)
     return Reason(kind, f"{text} for another {ahead}", from_us(until_us))
-
-
-def explain_calls(queue: QueueCore[Any], id: str) -> list[Command[Any]]:
-    """Return the calls whose results `explain_dependencies` takes."""
-    binding = queue._binding
-    return [
-        job_commands.fetch(binding.keys, [id]),
-        job_commands.counts(binding.keys),
-    ]
-
-
-def explain_dependencies(
-    queue: QueueCore[Any], job: JobView[Any], results: Sequence[Any], workers: Sequence[WorkerInfo]
-) -> Read:
-    """Build the input of `explain`, and refresh the job from it.
-
-    Raises:
-        JobNotFound: the job no longer exists.
-    """
-    (snapshot,), counts = results
-    if snapshot is None:
-        raise not_found(job.id)
-    job._snapshot = snapshot
-    return Read(queue.name, snapshot, counts, workers)

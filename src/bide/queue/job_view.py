@@ -15,7 +15,6 @@ from bide.errors import (
     JobWaitTimeout,
     PayloadError,
     ResultDropped,
-    UsageError,
 )
 from bide.logs import plain
 from bide.model.dedup import EnqueueResult
@@ -37,37 +36,52 @@ R = TypeVar("R")
 class JobView(Generic[R]):
     """A job as it was when it was last read."""
 
+    queue: Any
+
     def __init__(
         self,
+        queue: Any,
         id: str,
         receipt: Receipt | None = None,
         snapshot: Snapshot | None = None,
-        seal: Seal | None = None,
     ) -> None:
         """Set up.
 
         Args:
+            queue: its queue; None if only its values are shown.
             id: the job's id.
             receipt: the receipt, if this comes from an enqueue.
             snapshot: the job as it was last read.
-            seal: checks signatures before pickles are read; None to read no pickles.
         """
+        self.queue = queue
         self.id: Final = id
         self._receipt = receipt
         self._due_us = receipt.due_us if receipt else 0
         self._snapshot = snapshot
-        self._seal = seal
+
+    @property
+    def _seal(self) -> Seal | None:
+        """The seal that checks signatures before pickles are read; None to read no pickles."""
+        return None
 
     def __repr__(self) -> str:
         state = f" {self._snapshot.state}" if self._snapshot else ""
         return f"<{type(self).__name__} {short_id(self.id)}{state}>"
 
     def _seen(self) -> Snapshot:
-        if self._snapshot is None:
-            raise UsageError(
-                f"Job {short_id(self.id)} has not been read yet; await its refresh() first."
-            )
-        return self._snapshot
+        return self._unread() if self._snapshot is None else self._snapshot
+
+    @property
+    def _place(self) -> str:
+        """Where the job is expected, in the words of an error."""
+        return ""
+
+    def _not_found(self) -> JobNotFound:
+        return not_found(self.id, self._place)
+
+    def _unread(self) -> Snapshot:
+        """Read a job that was not read yet, where that is possible."""
+        raise NotImplementedError
 
     def _body(self) -> Body:
         """Decode task, arguments and options; a pickle is read only if its signature is good."""
@@ -247,12 +261,12 @@ class JobView(Generic[R]):
     @property
     def expired(self) -> bool:
         """Whether it was cancelled because it had not started in time."""
-        return self._seen().terms.expired_us is not None and self.status == State.CANCELLED
+        return self._seen().constraints.expired_us is not None and self.status == State.CANCELLED
 
     @property
     def group(self) -> str | None:
         """The job's group; None if it has none."""
-        return self._seen().terms.group
+        return self._seen().constraints.group
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -269,7 +283,7 @@ class JobView(Generic[R]):
     @property
     def cancelled_by(self) -> str | None:
         """The id of the parent whose end cancelled this job; otherwise None."""
-        return self._seen().terms.cause if self.status == State.CANCELLED else None
+        return self._seen().constraints.cause if self.status == State.CANCELLED else None
 
     @property
     def cancelling(self) -> bool:
@@ -292,8 +306,8 @@ class JobView(Generic[R]):
             raise failed
         if seen.state == State.CANCELLED:
             why = "cancelled: it had not begun when it expired" if self.expired else "cancelled"
-            if seen.terms.cause:
-                cause = short_id(seen.terms.cause)
+            if seen.constraints.cause:
+                cause = short_id(seen.constraints.cause)
                 why = f"cancelled: job {cause}, that it waited for, did not complete"
             cancelled = JobCancelled(f"Job {short_id(self.id)} ({self.task}) was {why}.")
             cancelled.job_id = self.id
@@ -311,7 +325,7 @@ class JobView(Generic[R]):
 
     def _moved(self, moved: ChangeResult, verb: str, from_: str) -> None:
         if moved.result == "gone":
-            raise not_found(self.id)
+            raise self._not_found()
         if moved.result != "ok":
             raise JobStateError(
                 f"Job {short_id(self.id)} is {moved.result}, and only {from_} can be {verb}."
@@ -353,8 +367,14 @@ PENDING: Final = ("due", "blocked", "active")
 """The replies of `await_end` for a job that has not ended."""
 
 
-def not_found(id: str) -> JobNotFound:
-    """Return the error for an id without a job."""
+def not_found(id: str, place: str = "") -> JobNotFound:
+    """Return the error for an id without a job.
+
+    Args:
+        id: the job's id.
+        place: where the job was expected, in words.
+    """
     return JobNotFound(
-        f"There is no job {short_id(id)!r}: it never was, was deleted, or its time is over."
+        f"There is no job {short_id(id)!r}{place}; check the id, the queue and the server, or "
+        "whether the job was deleted or removed at the end of its retention."
     )

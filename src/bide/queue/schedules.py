@@ -6,8 +6,7 @@ Workers set the schedules that decorators declare for their queues, when they st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +23,6 @@ from bide.model.schedule import (
     Timing,
     check_missed,
     check_schedule_name,
-    timing_of,
 )
 from bide.protocol.commands.enqueue import Receipt
 from bide.protocol.commands.schedules import Draft, Page
@@ -32,11 +30,6 @@ from bide.protocol.keys import Keys
 from bide.queue.core import QueueCore, not_unique
 from bide.tasks.registry import task_name
 from bide.tasks.task import Function
-
-T = TypeVar("T")
-Decorator = TypeVar("Decorator")
-"""`TaskDecorator`, or `AsyncTaskDecorator`."""
-
 
 _LATER: Final = "have it call a task that enqueues the job that waits"
 _NEVER: Final = {
@@ -99,23 +92,15 @@ def plan(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     options: ScheduleOptions,
-    *,
-    cron: str | None = None,
-    every: Duration | None = None,
-    at: Sequence[datetime] | None = None,
-    tz: str | None = None,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    limit: int | None = None,
-    missed: Missed = "once",
-    jitter: Duration | None = None,
+    timing: Timing,
+    missed: Missed,
+    jitter: Duration | None,
 ) -> ScheduleSpec:
     """Check a schedule; arguments and errors as for `Schedules.upsert`."""
     for option in options:
         if option in _NEVER:
             raise UsageError(f"The jobs of a schedule have no {option}=: {_NEVER[option]}.")
     check_names(options, ScheduleOptions)
-    timing = timing_of(cron, every, at, tz, start, end, limit)
     jitter_us = 0 if jitter is None else to_us(jitter, "jitter")
     name = check_schedule_name(name)
     return ScheduleSpec(
@@ -126,33 +111,6 @@ def plan(
 _declared: Final[dict[tuple[str, str], ScheduleSpec]] = {}
 
 
-def declare(
-    queue: QueueCore[Any],
-    function: T,
-    name: str | None,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    options: ScheduleOptions,
-    **when: Any,
-) -> T:
-    """Declare a schedule of a task, for the workers of its queue to set; return the task.
-
-    Raises:
-        UsageError: another schedule of the queue has the name, or as for `plan`.
-    """
-    task: Any = function
-    name = task_name(task) if name is None else name
-    planned = plan(queue, name, task, args, kwargs, options, **when)
-    known = _declared.get((queue.name, name))
-    if known is not None and (known.task is task or task_name(known.task) != task_name(task)):
-        raise UsageError(
-            f"Queue {queue.name} has a schedule {name!r} already; give each a name of its own with "
-            "name=."
-        )
-    _declared[queue.name, name] = planned
-    return function
-
-
 def declaring(
     queue: QueueCore[Any],
     kind: type[Any],
@@ -160,7 +118,9 @@ def declaring(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     options: ScheduleOptions,
-    **when: Any,
+    timing: Timing,
+    missed: Missed,
+    jitter: Duration | None,
 ) -> Any:
     """Return the decorator that declares a schedule of a task.
 
@@ -171,16 +131,28 @@ def declaring(
         args: positional arguments of its jobs.
         kwargs: keyword arguments of its jobs.
         options: options of its jobs.
-        when: the times at which it fires, as `plan` takes them.
+        timing: the times at which it fires.
+        missed: what happens with times that passed while no worker was running.
+        jitter: maximum time by which a job is due after its time.
 
     Raises:
-        UsageError: an argument is invalid.
+        UsageError: an argument is invalid; or the decorator, where another schedule of the queue
+            has the name.
     """
-    plan(queue, "x", "x:x", (), None, options, **when)  # raise where the mistake is
+    # Raise where the mistake is: the name and the task are known only when it decorates.
+    planned = plan(queue, "x", "x:x", args, kwargs, options, timing, missed, jitter)
 
     def scheduled(function: Any) -> Any:
         task = function if isinstance(function, kind) else kind(function, queue, {})
-        return declare(queue, task, name, args, kwargs, options, **when)
+        own = check_schedule_name(task_name(task) if name is None else name)
+        known = _declared.get((queue.name, own))
+        if known is not None and (known.task is task or task_name(known.task) != task_name(task)):
+            raise UsageError(
+                f"Queue {queue.name} has a schedule {own!r} already; give each a name of its own "
+                "with name=."
+            )
+        _declared[queue.name, own] = planned._replace(name=own, task=task)
+        return task
 
     return scheduled
 

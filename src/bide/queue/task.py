@@ -1,38 +1,21 @@
-"""Tasks as users hold them: a function that can be called, and enqueued.
-
-`Task` and `AsyncTask` share everything but the enqueue itself, which `AsyncTask` awaits.
-"""
+"""The logic that tasks of blocking and awaited queues share: `Task` and `AsyncTask`."""
 
 from __future__ import annotations
 
-import functools
 from datetime import datetime, timedelta
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Generic,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from bide.errors import UsageError
 from bide.model.durations import at_to_us, delay_to_us
 from bide.model.options import Options, TaskOptions, check_names
-from bide.queue.binding import note_home
 from bide.tasks.registry import Named, refuse_method
 from bide.tasks.task import defaults_of, register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from bide.protocol.commands.enqueue import Prepared
-    from bide.queue._async.job import AsyncJob
     from bide.queue._async.queue import AsyncQueue
-    from bide.queue._sync.job import Job
     from bide.queue._sync.queue import Queue
 
 P = ParamSpec("P")
@@ -73,102 +56,7 @@ class TaskCall(Generic[P, R, Q]):
         return merged
 
 
-class BlockingCall(TaskCall[P, R, "Queue"]):
-    """A task with options, for code that blocks."""
-
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Add a job with these arguments; raises as `Queue.enqueue_call` does."""
-        return self.queue.enqueue_call(self._given or self.function, args, kwargs, **self._options)
-
-    def later(self, when: float | str | timedelta | datetime) -> BlockingCall[P, R]:
-        """Return the task with a due time: a delay, or an aware `datetime`."""
-        return self.options(**as_due(when))
-
-    def options(
-        self, *, queue: Queue | None = None, **options: Unpack[Options]
-    ) -> BlockingCall[P, R]:
-        """Return the task with other options, separate from the function's own arguments."""
-        return BlockingCall(self.function, queue or self.queue, self._over(options), self._given)
-
-
-class AwaitedCall(TaskCall[P, R, "AsyncQueue"]):
-    """A task with options, for code on an event loop."""
-
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJob[R]:
-        """Add a job with these arguments; raises as `Queue.enqueue_call` does."""
-        return await self.queue.enqueue_call(
-            self._given or self.function, args, kwargs, **self._options
-        )
-
-    def later(self, when: float | str | timedelta | datetime) -> AwaitedCall[P, R]:
-        """Return the task with a due time: a delay, or an aware `datetime`."""
-        return self.options(**as_due(when))
-
-    def options(
-        self, *, queue: AsyncQueue | None = None, **options: Unpack[Options]
-    ) -> AwaitedCall[P, R]:
-        """Return the task with other options, separate from the function's own arguments."""
-        return AwaitedCall(self.function, queue or self.queue, self._over(options), self._given)
-
-
-class Task(BlockingCall[P, R], Named, Generic[P, C, R]):
-    """A function of a queue: call it to run it here, enqueue it to run it in a worker when due."""
-
-    name: str
-    """The name by which workers find it."""
-
-    def __init__(
-        self,
-        function: Callable[P, C],
-        queue: Queue,
-        options: TaskOptions,
-        name: str | None = None,
-    ) -> None:
-        """Register the function; a worker that imports its module can run it.
-
-        `function` may be a task of another queue: its options apply, unless others are given.
-
-        Raises:
-            UsageError: a worker could not find the function by its name, another task has the name,
-                the function is a method, or an option is invalid.
-        """
-        function, self.name, given = _enrolled(function, options, name)
-        super().__init__(function, queue, Options(), given)
-        note_home(self.name, queue._home)
-        _look_like(self, function)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Call the function, here and now."""
-        result: C = self.function(*args, **kwargs)
-        return result
-
-
-class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
-    """A function of a queue for code on an event loop; see `Task`."""
-
-    name: str
-    """The name by which workers find it."""
-
-    def __init__(
-        self,
-        function: Callable[P, C],
-        queue: AsyncQueue,
-        options: TaskOptions,
-        name: str | None = None,
-    ) -> None:
-        """Register the function, as `Task` does."""
-        function, self.name, given = _enrolled(function, options, name)
-        super().__init__(function, queue, Options(), given)
-        note_home(self.name, queue._home)
-        _look_like(self, function)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Call the function, here and now."""
-        result: C = self.function(*args, **kwargs)
-        return result
-
-
-def _enrolled(
+def enrolled(
     function: Callable[P, C], options: TaskOptions, name: str | None
 ) -> tuple[Callable[P, C], str, str | None]:
     """Register a function, or the function inside a task or a static method.
@@ -176,46 +64,15 @@ def _enrolled(
     Returns:
         The function, its name, and the same name if it was given.
     """
-    if isinstance(function, Task | AsyncTask):
-        options = options or defaults_of(function.name)
-        name = name or function._given
-        function = function.function
+    task: Any = function
+    if isinstance(task, TaskCall) and isinstance(task, Named):
+        options = options or defaults_of(task.name)
+        name = name or task._given
+        function = task.function
     elif isinstance(function, staticmethod):
         function = function.__func__
     refuse_method(function)
     return function, register(function, options, name), name
-
-
-def _look_like(
-    task: Task[..., Any, Any] | AsyncTask[..., Any, Any], function: Callable[..., Any]
-) -> None:
-    """Copy the name and the docstring of a function to its task, but not its other attributes.
-
-    Other decorators own those, and an attribute `queue` or `name` would replace the task's.
-    """
-    functools.update_wrapper(task, function, updated=())
-
-
-class TaskDecorator(Protocol):
-    """The decorator that `Queue.task(...)` with options returns; it keeps the function's types."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
-
-
-class AsyncTaskDecorator(Protocol):
-    """The decorator that `AsyncQueue.task(...)` with options returns."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> AsyncTask[P, R, R]: ...
 
 
 def as_due(when: float | str | timedelta | datetime) -> Options:

@@ -90,7 +90,8 @@ class Middleware:
 
 M = TypeVar("M", bound=Middleware)
 
-_used: list[Middleware] = []
+in_use: list[Middleware] = []
+"""The middlewares of this process, outermost first."""
 
 
 def add_middleware(middleware: M) -> M:
@@ -103,33 +104,29 @@ def add_middleware(middleware: M) -> M:
         raise UsageError(
             f"add_middleware() wants an instance of a bide.Middleware, not {middleware!r}."
         )
-    _used.append(middleware)
+    in_use.append(middleware)
     return middleware
-
-
-def used() -> list[Middleware]:
-    """Return the middlewares in use, outermost first."""
-    return _used
 
 
 def hearing_failures() -> list[Middleware]:
     """Return the middlewares in use that override `failed`."""
-    return [one for one in _used if type(one).failed is not Middleware.failed]
+    return [one for one in in_use if type(one).failed is not Middleware.failed]
 
 
-_ALONE: Final = nullcontext()
+NOT_AROUND: Final = nullcontext()
+"""Around a sending without middlewares."""
 
 
 def around_sending(queue: str, jobs: Sequence[Prepared] | None) -> AbstractContextManager[None]:
     """Return a context manager that runs a sending inside all middlewares."""
-    return _around_sending(queue, jobs) if _used else _ALONE
+    return _around_sending(queue, jobs) if in_use else NOT_AROUND
 
 
 @contextmanager
 def _around_sending(queue: str, jobs: Sequence[Prepared] | None) -> Iterator[None]:
     has_ended = False
     with ExitStack() as stack:
-        for middleware in _used:
+        for middleware in in_use:
             if (around := middleware.sending(queue, jobs)) is not None:
                 stack.enter_context(around)
         yield

@@ -135,7 +135,6 @@ def registering_modules() -> set[str]:
 
 
 def _free_name(name: str, function: Function) -> str:
-    """Return a given name if no other function has it."""
     if not isinstance(name, str) or not is_given(name) or len(name) > LONGEST_TASK:
         raise UsageError(
             "name must be a word of letters, digits, '_' and '-', such as 'send_email', of "
@@ -432,7 +431,6 @@ def _signature(function: Function, owner: type | None) -> Signature:
 
 
 def _owner(task: Any) -> type | None:
-    """Return the class of a bound method's instance."""
     if isinstance(task, MethodType) and not inspect.isclass(task.__self__):
         return type(task.__self__)
     return None

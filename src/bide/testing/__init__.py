@@ -8,15 +8,14 @@
     with bide.testing.eager():              no server: each job runs where it is enqueued
         checkout(order)
 
-`bed` is what a test holds: `looking` asserts jobs and `scheduling` schedules, `given` reads what a
-test names as a task, `expect` compares. `server` is the process's server and `store` the bed's part
-of it; `work` claims and settles, `perform` carries one job from its claim to its outcome, `stage`
-is where it runs. `eager` and `answers` do without a server; `registry` puts back what a test has
-registered. The plugin of pytest is `_bide_pytest`; `bide.queue.binding` asks it for a permit.
+`bed` is what a test holds; `schedules` and `expect` are its parts that find and assert schedules
+and jobs. `runner` claims, runs and settles jobs, and holds the resources that they open. `eager`
+does without a server, and runs jobs by the same steps. The plugin of pytest is `_bide_pytest`;
+`bide.queue.binding` asks it for a permit.
 """
 
 from bide.testing.bed import TestBed, isolated_registry, start
 from bide.testing.eager import Eager, eager
-from bide.testing.job_seen import JobSeen
+from bide.testing.expect import JobSeen
 
 __all__ = ["Eager", "JobSeen", "TestBed", "eager", "isolated_registry", "start"]

@@ -8,23 +8,31 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from datetime import datetime
 from typing import Final, Self
 
 from bide.client import blocking, config
 from bide.embedded import Server
 from bide.errors import UsageError
-from bide.model.durations import Duration, at_to_us, from_us, to_us
+from bide.model.durations import Duration, at_to_us, from_us, is_whole, to_us
 from bide.model.job import State
 from bide.protocol.scripts import SHARED_CLOCK
 from bide.queue.binding import _homes
 from bide.queue.core import leave_overridden
 from bide.queue.schedules import _declared
-from bide.tasks.middleware import _used
-from bide.tasks.resources import _resources
+from bide.tasks.middleware import in_use
+from bide.tasks.registry import _resources
 from bide.tasks.task import _registered
-from bide.testing.job_seen import JobSeen, Store
-from bide.testing.runner import AsyncStage, Everything, Stage, Work, is_in_loop, perform
+from bide.testing.expect import JobSeen, Store
+from bide.testing.runner import (
+    AsyncStage,
+    Everything,
+    Stage,
+    Work,
+    is_in_loop,
+    run_job,
+)
 from bide.testing.schedules import BedSchedules
 
 _server_lock = threading.Lock()
@@ -160,14 +168,9 @@ class TestBed(BedSchedules):
         if is_in_loop():
             raise UsageError("An event loop runs here: write `await bed.arun()` instead of run().")
         work = self._begin(until, limit)
-        stage, served = Stage(), Everything()
+        stage = Stage()
         try:
-            while (run := work.next()) is not None:
-                if not work.seen:
-                    stage.open()
-                performed = stage.play(perform(run, served, stage))
-                self._judge(work.settle(run, performed), raise_failures)
-            return work.seen
+            return stage.play(_run_all(work, stage, raise_failures))
         finally:
             stage.close()
             self._end(work)
@@ -182,14 +185,9 @@ class TestBed(BedSchedules):
         """`run`, in the event loop that runs now: coroutines in it, plain functions in threads."""
         __tracebackhide__ = True
         work = self._begin(until, limit)
-        stage, served = AsyncStage(), Everything()
+        stage = AsyncStage()
         try:
-            while (run := work.next()) is not None:
-                if not work.seen:
-                    await stage.open()
-                performed = await stage.play(perform(run, served, stage))
-                self._judge(work.settle(run, performed), raise_failures)
-            return work.seen
+            return await _run_all(work, stage, raise_failures)
         finally:
             await stage.close()
             self._end(work)
@@ -201,7 +199,7 @@ class TestBed(BedSchedules):
             until_us = at_to_us(until)
         elif until is not None:
             until_us = to_us(until, "until")
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        if not is_whole(limit, 1):
             raise UsageError(f"limit must be a whole number, 1 or more, not {limit!r}.")
         if self._runs:
             raise UsageError("run() is under way; what its jobs enqueue runs in it without a call.")
@@ -210,11 +208,6 @@ class TestBed(BedSchedules):
         if until_us is not None and not isinstance(until, datetime):
             until_us += self._store.now_us()
         return Work(self._client, self._store, self.prefix, until_us, limit)
-
-    def _judge(self, seen: JobSeen | None, raise_failures: bool) -> None:
-        __tracebackhide__ = True
-        if raise_failures and seen is not None and seen.status is State.FAILED:
-            raise seen.failure()
 
     def _end(self, work: Work) -> None:
         self._runs = False
@@ -227,6 +220,19 @@ class TestBed(BedSchedules):
                 "This test bed is not open: `with bide.testing.start() as bed:`, or the fixture "
                 "`bide_test`, holds it open for a test."
             )
+
+
+async def _run_all(work: Work, stage: Stage | AsyncStage, raise_failures: bool) -> list[JobSeen]:
+    __tracebackhide__ = True
+    served = Everything()
+    while (run := work.next()) is not None:
+        if not work.seen:
+            await stage.wait(copy_context(), stage.inner.open())
+        performed = await run_job(run, served, stage)
+        seen = work.settle(run, performed)
+        if raise_failures and seen is not None and seen.status is State.FAILED:
+            raise seen.failure()
+    return work.seen
 
 
 def start() -> TestBed:
@@ -247,7 +253,7 @@ def isolated_registry() -> Iterator[None]:
     What had been registered before can be used inside, and is there again afterwards.
     """
     tasks, schedules = dict(_registered), dict(_declared)
-    resources, middlewares = list(_resources), list(_used)
+    resources, middlewares = list(_resources), list(in_use)
     homes = {home: dict(names) for home, names in _homes.items()}
     try:
         yield
@@ -259,4 +265,4 @@ def isolated_registry() -> Iterator[None]:
         _homes.clear()
         _homes.update(homes)
         _resources[:] = resources
-        _used[:] = middlewares
+        in_use[:] = middlewares

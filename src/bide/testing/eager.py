@@ -11,12 +11,11 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any, Final, Self, TypeVar, cast
+from contextlib import ExitStack, nullcontext
+from typing import Any, Final, Self
 
-from bide.client import aio, config
-from bide.client import blocking as sync
-from bide.errors import BideError, JobWaitTimeout, UsageError
+from bide.client import aio, blocking, config
+from bide.errors import JobWaitTimeout, UsageError
 from bide.model.constraints import Constraints
 from bide.model.ids import short_id
 from bide.model.job import FINISHED, Claimed, RunRecord, Snapshot, State
@@ -30,7 +29,7 @@ from bide.protocol.keys import Keys
 from bide.queue.binding import Taken
 from bide.queue.core import leave_overridden
 from bide.tasks.task import TaskRegistry
-from bide.testing.job_seen import JobSeen
+from bide.testing.expect import JobSeen
 from bide.testing.runner import (
     WORKER,
     AsyncStage,
@@ -39,27 +38,19 @@ from bide.testing.runner import (
     Stage,
     is_in_loop,
     outside_of_loops,
-    perform,
+    run_job,
 )
 from bide.worker.queue_state import QueueState
 from bide.worker.run.running_job import RunningJob
 
-T = TypeVar("T")
 
+class FakeQueue:
+    """The jobs of one queue, and the answers of its server."""
 
-class Shelf:
-    """The jobs of one queue."""
-
-    def __init__(self, now_us: Callable[[], int], ask: Callable[[str], None]) -> None:
-        """Set up.
-
-        Args:
-            now_us: the time.
-            ask: asks a running job to end.
-        """
+    def __init__(self, request_cancel: Callable[[str], None]) -> None:
+        """Set up; `request_cancel` asks a running job to end."""
         self.jobs: dict[str, Snapshot] = {}
-        self._now_us = now_us
-        self._ask = ask
+        self._request_cancel = request_cancel
         self._answers: Final[dict[str, Callable[..., Any]]] = {
             "cancel": self._cancel,
             "configure": lambda *_: None,
@@ -71,7 +62,7 @@ class Shelf:
             "list": self._list,
             "queue_register": lambda *_: None,
             "upcoming": self._upcoming,
-            "await_end": self._watch,
+            "await_end": self._await_end,
             "workers": lambda *_: [],
         }
 
@@ -85,18 +76,6 @@ class Shelf:
             )
         return answer(*command.args)
 
-    def refuse_to_wait(self, id: str) -> None:
-        """Refuse a wait: in eager mode no other process ends a job.
-
-        Raises:
-            JobWaitTimeout: always.
-        """
-        state = self.jobs[id].state if id in self.jobs else "gone"
-        raise JobWaitTimeout(
-            f"Job {short_id(id)} is {state}, and in eager mode nothing runs later or elsewhere; "
-            "test it with `with bide.testing.start():`."
-        )
-
     def _in(self, state: str) -> list[Snapshot]:
         return [job for job in self.jobs.values() if job.state == state]
 
@@ -105,14 +84,14 @@ class Shelf:
         return (ids[::-1] if state in FINISHED else ids)[start : start + count]
 
     def _upcoming(self, within_us: int, count: int) -> list[tuple[str, int]]:
-        latest = self._now_us() + within_us if within_us else None
+        latest = _now_us() + within_us if within_us else None
         due = sorted((job.since_us, job.id) for job in self._in(State.DELAYED))
         return [(id, at) for at, id in due if latest is None or at <= latest][:count]
 
     def _counts(self) -> QueueStats:
         many = {state: len(self._in(state)) for state in State}
         return QueueStats(
-            now_us=self._now_us(),
+            now_us=_now_us(),
             delayed=many[State.DELAYED],
             waiting=many[State.WAITING],
             active=many[State.ACTIVE],
@@ -130,22 +109,28 @@ class Shelf:
             is_data=False,
         )
 
-    def _watch(self, id: str, _for_us: int) -> str:
+    def _await_end(self, id: str, _for_us: int) -> str | JobWaitTimeout:
+        """How a job has ended; an error for one that has not: no other process will end it."""
         job = self.jobs.get(id)
         if job is None:
             return "gone"
-        return "due" if job.state == State.DELAYED else job.state.value
+        if job.state in FINISHED:
+            return job.state.value
+        return JobWaitTimeout(
+            f"Job {short_id(id)} is {job.state}, and in eager mode nothing runs later or "
+            "elsewhere; test it with `with bide.testing.start():`."
+        )
 
     def _cancel(self, running: int, *ids: str) -> list[str]:
         words = []
         for id in ids:
             job = self.jobs.get(id)
             if job is not None and job.state in (State.DELAYED, State.BLOCKED):
-                now_us = self._now_us()
+                now_us = _now_us()
                 self.jobs[id] = job._replace(state=State.CANCELLED, since_us=now_us)
                 words.append("ok")
             elif job is not None and job.state == State.ACTIVE and running:
-                self._ask(id)
+                self._request_cancel(id)
                 words.append("asked")
             else:
                 words.append(job.state.value if job else "gone")
@@ -165,108 +150,40 @@ class Shelf:
         return words
 
 
-class EagerClient:
-    """Stands in for `bide.client.blocking.Client`."""
+_NOWHERE: Final = "unix:///bide.testing.eager"
+"""No server is there: clients take a URL, and these answer before they would connect."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
 
-    def run(self, command: Command[T]) -> T:
-        """The answer; raises what stands in its place."""
-        (result,) = self.run_many([command])
-        return result  # type: ignore[no-any-return]
+class EagerClient(blocking.Client):
+    """Answers for the jobs of one queue, without a server."""
 
-    def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """The answers; raises the first error among them."""
-        return _checked(self.attempt_many(commands))
+    def __init__(self, queue: FakeQueue) -> None:
+        super().__init__(_NOWHERE)
+        self._queue = queue
 
     def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """The answers, or what stands in the place of each."""
-        return [self._shelf.answer(command) for command in commands]
+        return [self._queue.answer(command) for command in commands]
 
-    def waiting_for(self, _channel: str, text: str) -> EagerWaiter:
-        """Return a waiter that refuses to wait."""
-        return EagerWaiter(self._shelf, text)
-
-    def close(self) -> None:
-        """Nothing is open."""
+    def waiting_for(self, channel: str, text: str) -> Any:
+        """Return an empty context: `await_end` refuses each wait that would need more."""
+        return nullcontext()
 
 
-class EagerAsyncClient:
-    """Stands in for `bide.client.aio.AsyncClient`."""
+class EagerAsyncClient(aio.AsyncClient):
+    """As `EagerClient`, for awaited queues."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
-
-    async def run(self, command: Command[T]) -> T:
-        """As `EagerClient.run`."""
-        (result,) = await self.run_many([command])
-        return result  # type: ignore[no-any-return]
-
-    async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """As `EagerClient.run_many`."""
-        return _checked(await self.attempt_many(commands))
+    def __init__(self, queue: FakeQueue) -> None:
+        super().__init__(_NOWHERE)
+        self._queue = queue
 
     async def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """As `EagerClient.attempt_many`."""
-        return [self._shelf.answer(command) for command in commands]
+        return [self._queue.answer(command) for command in commands]
 
-    async def share(self, command: Command[T]) -> T:
-        """As `run`."""
-        return await self.run(command)
-
-    def waiting_for(self, _channel: str, text: str) -> EagerAsyncWaiter:
-        """Return a waiter that refuses to wait."""
-        return EagerAsyncWaiter(self._shelf, text)
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    def abandon(self) -> None:
-        """Nothing is open."""
-
-
-class EagerWaiter:
-    """Stands in for `bide.client.blocking.Waiter`."""
-
-    def __init__(self, shelf: Shelf, id: str) -> None:
-        self._shelf = shelf
-        self._id = id
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
-
-    def wait(self, _until: float) -> None:
-        """Raise `JobWaitTimeout`: no other process will end the job."""
-        self._shelf.refuse_to_wait(self._id)
-
-
-class EagerAsyncWaiter:
-    """Stands in for `bide.client.pubsub.AsyncWaiter`."""
-
-    def __init__(self, shelf: Shelf, id: str) -> None:
-        self._shelf = shelf
-        self._id = id
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        pass
-
-    async def wait(self, _until: float) -> None:
-        """Raise `JobWaitTimeout`: no other process will end the job."""
-        self._shelf.refuse_to_wait(self._id)
-
-
-def _checked(results: list[Any]) -> list[Any]:
-    for result in results:
-        if isinstance(result, BideError):
-            raise result
-    return results
+    def waiting_for(self, channel: str, text: str) -> Any:
+        """As `EagerClient.waiting_for`."""
+        return nullcontext()
 
 
 _STATES: Final = {
@@ -294,7 +211,9 @@ class Eager:
         """The jobs that ran, in the order in which they ended."""
         self._raise_failures = raise_failures
         self._served: Final[TaskRegistry] = Everything()
-        self._shelves: defaultdict[str, Shelf] = defaultdict(lambda: Shelf(_now_us, self._ask))
+        self._queues: defaultdict[str, FakeQueue] = defaultdict(
+            lambda: FakeQueue(self._request_cancel)
+        )
         self._running: dict[str, RunningJob] = {}
         self._stage = Stage()
         self._stages: dict[asyncio.AbstractEventLoop, AsyncStage] = {}
@@ -336,21 +255,21 @@ class Eager:
         leave_overridden()
         outside_of_loops(self._stage.close)
 
-    # -- what queues ask of their stand-in (`bide.queue.binding`)
+    # -- what queues ask of their fake server (`bide.queue.binding`)
 
-    def blocking(self, queue: str) -> sync.Client:
+    def blocking(self, queue: str) -> blocking.Client:
         """What answers a blocking queue."""
-        return cast("sync.Client", EagerClient(self._shelves[queue]))
+        return EagerClient(self._queues[queue])
 
     def awaited(self, queue: str) -> aio.AsyncClient:
         """What answers an awaited queue."""
-        return cast("aio.AsyncClient", EagerAsyncClient(self._shelves[queue]))
+        return EagerAsyncClient(self._queues[queue])
 
     def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
         if is_in_loop():
             return outside_of_loops(lambda: self._enqueue_apart(keys, jobs))
-        return self._enqueue(keys, jobs, self._stage)
+        return self._stage.play(self._run_all(keys, jobs, self._stage))
 
     async def enqueue_async(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
@@ -358,73 +277,47 @@ class Eager:
         stage = self._stages.get(loop)
         if stage is None:
             stage = self._stages[loop] = AsyncStage()
-        taken = []
-        for job in jobs:
-            receipt, run = self._begin(keys, job)
-            if run is not None:
-                steps = perform(run, self._served, stage, retries=False)
-                self._end(run, await stage.play(steps))
-            taken.append((receipt, self._shelves[keys.queue or ""].jobs[job.id]))
-        return taken
-
-    def _enqueue(self, keys: Keys, jobs: Sequence[Prepared], stage: Stage) -> Taken:
-        taken = []
-        for job in jobs:
-            receipt, run = self._begin(keys, job)
-            if run is not None:
-                steps = perform(run, self._served, stage, retries=False)
-                self._end(run, stage.play(steps))
-            taken.append((receipt, self._shelves[keys.queue or ""].jobs[job.id]))
-        return taken
+        return await self._run_all(keys, jobs, stage)
 
     def _enqueue_apart(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """On a stage of its own, because the one there is may be what waits for these jobs."""
         stage = Stage()
         try:
-            return self._enqueue(keys, jobs, stage)
+            return stage.play(self._run_all(keys, jobs, stage))
         finally:
             stage.close()
+
+    async def _run_all(
+        self, keys: Keys, jobs: Sequence[Prepared], stage: Stage | AsyncStage
+    ) -> Taken:
+        """Run jobs; raises the error of the first that fails."""
+        queue = self._queues[keys.queue or ""]
+        taken: Taken = []
+        for job in jobs:
+            receipt, run = self._begin(keys, job)
+            if run is not None:
+                performed = await run_job(run, self._served, stage, retries=False)
+                failure = self._end(run, performed)
+                if failure is not None:
+                    raise failure
+            taken.append((receipt, queue.jobs[job.id]))
+        return taken
 
     # -- one job
 
     def _begin(self, keys: Keys, job: Prepared) -> tuple[Receipt, RunningJob | None]:
-        """Note a job that is to run; no run if its id is known."""
-        shelf = self._shelves[keys.queue or ""]
-        if job.id in shelf.jobs:
+        """Note a job that is to run; no run if its id is known, or it does not run now."""
+        queue = self._queues[keys.queue or ""]
+        if job.id in queue.jobs:
             return Receipt(job.id, 0, "duplicate"), None
         now_us = _now_us()
-        state, cause = self._stands(keys, job)
-        if state is not State.ACTIVE:
-            terms = Constraints.read(job.terms.encode())._replace(when=job.when, cause=cause)
-            shelf.jobs[job.id] = Snapshot(
-                id=job.id,
-                state=state,
-                now_us=now_us,
-                since_us=now_us,
-                priority=job.priority,
-                raw_body=job.body,
-                run=None,
-                raw_result=None,
-                raw_notes=None,
-                asked=False,
-                terms=terms,
-            )
-            return Receipt(job.id, 0, "created"), None
-        due_us = _when(job.when, now_us)
-        terms = Constraints.read(job.terms.encode())
-        body = frame(job.body) if terms.batches else job.body
-        claimed = Claimed(job.id, body, now_us, 1, 0, due_us, due_us)
-        queue_state = QueueState(keys, WORKER, _LEASE_US, config.signing_keys())
-        run = RunningJob(queue_state, claimed, time.monotonic(), lambda: None)
-        self._running[job.id] = run
-        shelf.jobs[job.id] = Snapshot(
-            id=job.id,
-            state=State.ACTIVE,
-            now_us=now_us,
-            since_us=now_us,
-            priority=job.priority,
-            raw_body=body,
-            run=RunRecord(
+        constraints = Constraints.read(job.terms.encode())
+        state, cause = self._stands(keys, job, constraints)
+        body, due_us, record = job.body, 0, None
+        if state is State.ACTIVE:
+            due_us = _when(job.when, now_us)
+            body = frame(job.body) if constraints.batches else job.body
+            record = RunRecord(
                 token=now_us,
                 settled="0",
                 priority=job.priority,
@@ -437,28 +330,46 @@ class Eager:
                 due_us=due_us,
                 first_us=due_us,
                 ended_us=0,
-            ),
+            )
+        else:
+            constraints = constraints._replace(when=job.when, cause=cause)
+        queue.jobs[job.id] = Snapshot(
+            id=job.id,
+            state=state,
+            now_us=now_us,
+            since_us=now_us,
+            priority=job.priority,
+            raw_body=body,
+            run=record,
             raw_result=None,
             raw_notes=None,
             asked=False,
-            terms=Constraints.read(job.terms.encode()),
+            constraints=constraints,
+        )
+        if record is None:
+            return Receipt(job.id, 0, "created"), None
+        claimed = Claimed(job.id, body, now_us, 1, 0, due_us, due_us)
+        queue_state = QueueState(keys, WORKER, _LEASE_US, config.signing_keys())
+        run = self._running[job.id] = RunningJob(
+            queue_state, claimed, time.monotonic(), lambda: None
         )
         return Receipt(job.id, due_us, "created"), run
 
-    def _stands(self, keys: Keys, job: Prepared) -> tuple[State, str | None]:
+    def _stands(
+        self, keys: Keys, job: Prepared, constraints: Constraints
+    ) -> tuple[State, str | None]:
         """Return whether a job runs now, waits or is cancelled, and the parent that cancels it.
 
         Raises:
             JobNotFound: the job depends on a job that was never enqueued.
         """
-        terms = Constraints.read(job.terms.encode())
         waits = False
         for parent in job.parents:
             queue, id = split_reference(parent) if is_remote(parent) else (keys.queue, parent)
-            seen = self._shelves[queue or ""].jobs.get(id)
+            seen = self._queues[queue or ""].jobs.get(id)
             if seen is None:
                 raise unknown_parent(parent)
-            effect = terms.effect(_OUTCOMES[seen.state]) if seen.state in FINISHED else None
+            effect = constraints.effect(_OUTCOMES[seen.state]) if seen.state in FINISHED else None
             if effect == "run":
                 return State.ACTIVE, None
             if effect == "cancel":
@@ -466,37 +377,35 @@ class Eager:
             waits = waits or effect is None
         if waits:
             return State.BLOCKED, None
-        if job.parents and terms.run_if == "failed":
+        if job.parents and constraints.run_if == "failed":
             return State.CANCELLED, None
         return State.ACTIVE, None
 
-    def _end(self, run: RunningJob, performed: Performed) -> None:
-        """Note how a run ended.
-
-        Raises:
-            BaseException: what the job raised, if it has failed and failures are to be raised.
-        """
-        id, shelf = run.claimed.id, self._shelves[run.queue_state.queue]
+    def _end(self, run: RunningJob, performed: Performed) -> BaseException | None:
+        """Note how a run ended; return what the enqueue raises, if anything."""
+        id, queue = run.claimed.id, self._queues[run.queue_state.queue]
         self._running.pop(id, None)
-        outcome, when, data = performed.ended
+        ended = performed.ended
         now_us = _now_us()
-        state = _STATES[outcome]
-        job = shelf.jobs[id]._replace(
+        state = _STATES[ended.outcome]
+        error = ended.data if ended.outcome in ("fail", "retry") else b""
+        job = queue.jobs[id]._replace(
             state=state,
             now_us=now_us,
-            since_us=now_us if state in FINISHED else _when(when, now_us),
-            raw_result=data if outcome == "complete" else None,
-            raw_notes=_notes(run, now_us, data if outcome in ("fail", "retry") else b""),
+            since_us=now_us if state in FINISHED else _when(ended.due, now_us),
+            raw_result=ended.data if ended.outcome == "complete" else None,
+            raw_notes=_notes(run, now_us, error),
         )
-        shelf.jobs[id] = job
+        queue.jobs[id] = job
         seen = JobSeen(run.queue_state.seal, job, performed.error)
         self.jobs.append(seen)
-        if outcome == "fail" and self._raise_failures:
-            raise performed.error if isinstance(performed.error, Exception) else seen.failure()
+        if ended.outcome != "fail" or not self._raise_failures:
+            return None
+        return performed.error if isinstance(performed.error, Exception) else seen.failure()
 
-    def _ask(self, id: str) -> None:
+    def _request_cancel(self, id: str) -> None:
         if id in self._running:
-            self._running[id].asked = True
+            self._running[id].cancel_requested = True
 
 
 def eager(*, raise_failures: bool = True) -> Eager:
@@ -524,7 +433,7 @@ def _when(text: str, now_us: int) -> int:
 
 def _notes(run: RunningJob, now_us: int, error: bytes) -> bytes:
     """What the job said of itself and how it ended, as `bide.model.history` reads it."""
-    lines = [f"{said.kind} {now_us} ".encode() + said.text for said in run.queue_state.said]
+    lines = [f"{said.kind} {now_us} ".encode() + said.text for said in run.queue_state.notes]
     if error:
         lines.append(f"E 1 {run.claimed.token} {now_us} {WORKER} ".encode() + error)
     return b"\n".join(lines)

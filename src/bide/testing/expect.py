@@ -1,4 +1,6 @@
-"""Comparing what was enqueued with what a test expects, and saying what there is instead.
+"""A job as a test sees it, compared with what the test expects; if it differs, what there is.
+
+`JobSeen` is a value without verbs, the same in blocking and in awaited code.
 
 Arguments are compared as the queue's encoding carries them, so that a dataclass equals what it
 was enqueued as, and one given by name equals the same given by position.
@@ -11,24 +13,184 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import redis
 
 from bide.client import blocking, config
-from bide.errors import PayloadError, UsageError
+from bide.errors import JobFailed, PayloadError, UsageError
 from bide.model.durations import Duration, at_to_us, delay_to_us, describe, to_us
-from bide.model.job import FINISHED, LISTABLE, State
+from bide.model.job import FINISHED, LISTABLE, Snapshot, State
 from bide.model.payload.body import Body, decode_body, encode_body
-from bide.model.payload.serializers import Codec
 from bide.model.payload.signing import Seal
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.keys import Keys, keys_of
 from bide.queue import AsyncQueue, Queue
-from bide.tasks.registry import task_name
+from bide.queue.job_view import JobView
+from bide.tasks.registry import Named, task_name
 from bide.tasks.task import Function, signature_of, with_owner
-from bide.testing.job_seen import GivenTask, JobSeen, Store, known_task, write_call
+
+
+class JobSeen(JobView[Any]):
+    """A job as it was when the test bed looked: `status`, `args`, `result`, `error` and so on."""
+
+    queue: str
+    """The queue's name."""
+
+    def __init__(
+        self, seal: Seal, snapshot: Snapshot, exception: BaseException | None = None
+    ) -> None:
+        super().__init__(seal.keys.queue or "", snapshot.id, snapshot=snapshot)
+        self._queue_seal = seal
+        self.exception: Final = exception
+        """What the run that this tells of raised; None where it returned, or has not been."""
+
+    @property
+    def _seal(self) -> Seal:
+        return self._queue_seal
+
+    def __repr__(self) -> str:
+        return f"<JobSeen {self.call} {self.status} on {self.queue}>"
+
+    @property
+    def call(self) -> str:
+        """The task and its arguments, as Python writes a call."""
+        try:
+            return write_call(self._body())
+        except PayloadError:
+            return "an unreadable job"
+
+    @property
+    def due_us(self) -> int:
+        """`due`, in microseconds since 1970."""
+        return self._seen().due_us
+
+    @property
+    def awaits(self) -> int:
+        """How many jobs a blocked job waits for."""
+        return self._seen().awaits
+
+    def failure(self) -> JobFailed:
+        """The error for a job that has failed."""
+        error = self.error
+        what = f": {error.type}: {error.message}" if error else "."
+        failed = JobFailed(f"{self.call} failed, in attempt {self.attempt}{what}")
+        failed.error = error
+        failed.__cause__ = self.exception
+        return failed
+
+
+def write_call(body: Body) -> str:
+    """A body as Python writes a call."""
+    named = [f"{name}={value!r}" for name, value in body.kwargs.items()]
+    return f"{body.task}({', '.join([*map(repr, body.args), *named])})"
+
+
+_BATCH: Final = 1_000
+
+
+class Store:
+    """The keys of one prefix."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._redis: Any = redis.Redis.from_url(url)
+        self._prefix = prefix
+        self._clock = f"{prefix}:test_clock"  # as `clock_shared.lua` has it
+        self._holds = False
+
+    def now_us(self) -> int:
+        """What the scripts take for now."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.time()
+        pipe.hmget(self._clock, "offset_us", "held_us")
+        (seconds, micros), (offset_us, held_us) = pipe.execute()
+        real_us = int(seconds) * 1_000_000 + int(micros)
+        return int(held_us) if held_us else real_us + int(offset_us or 0)
+
+    def advance(self, us: int) -> None:
+        """Move the clock of all queues, and have a worker of each look again."""
+        self._redis.hincrby(self._clock, "held_us" if self._holds else "offset_us", us)
+        for name in self._redis.hkeys(keys_of(None, self._prefix)["queues"]):
+            wake = keys_of(name.decode(), self._prefix)["wake"]
+            if not self._redis.llen(wake):
+                self._redis.lpush(wake, "-")
+
+    def hold(self) -> None:
+        """Stop the clock: from here on it moves by `advance` alone."""
+        self._redis.hset(self._clock, "held_us", self.now_us())
+        self._holds = True
+
+    def release(self) -> None:
+        """Let the clock go on, from where it stands."""
+        held_us = self.now_us()
+        seconds, micros = self._redis.time()
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hset(self._clock, "offset_us", held_us - (seconds * 1_000_000 + micros))
+        pipe.hdel(self._clock, "held_us")
+        pipe.execute()
+        self._holds = False
+
+    def expires_us(self, keys: Keys) -> int:
+        """When the next job of a queue may expire; 0 where none does."""
+        first = self._redis.zrange(keys["expiring"], 0, 0, withscores=True)
+        return int(first[0][1]) if first else 0
+
+    def scheduled(self, keys: Keys, name: str) -> bytes:
+        """The stored body of the jobs of a schedule; empty where there is none."""
+        body: bytes | None = self._redis.hget(keys["scheduled"], name)
+        return body or b""
+
+    def wipe(self) -> None:
+        """Remove every key of the prefix, and let go of the server."""
+        found = self._redis.scan_iter(match=f"{self._prefix}:*", count=_BATCH)
+        keys = list(found)
+        for i in range(0, len(keys), _BATCH):
+            self._redis.unlink(*keys[i : i + _BATCH])
+        self._redis.close()
+
+
+_DJANGO: Final = ("django.tasks.base", "django_tasks.base")
+
+
+class DjangoTask(Protocol):
+    """A task of `django.tasks`, or of the package `django-tasks`."""
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function that it runs."""
+        ...
+
+
+GivenTask: TypeAlias = Function | str | DjangoTask
+
+
+def known_task(task: Any) -> Function | str:
+    """Return a task as `enqueue` takes it; for a task of Django, the name that its jobs have.
+
+    Raises:
+        UsageError: the value is not a task, or is a method of one, or is a task of Django that bide
+            does not enqueue.
+    """
+    if isinstance(owner := getattr(task, "__self__", None), Named):
+        raise UsageError(
+            f"Give the task itself, {owner.name}, without .{task.__name__}: its jobs are looked "
+            "for, and nothing is called."
+        )
+    if any(kind.__module__ in _DJANGO and kind.__name__ == "Task" for kind in type(task).__mro__):
+        from bide.contrib.django.backend import job_name  # a task of Django: Django is installed
+
+        return job_name(task)
+    if not callable(task) and not isinstance(task, str):
+        raise UsageError(
+            f"Give a task, then its arguments, such as (send, 42, delay='1h'), not {task!r}."
+        )
+    given: Function | str = task
+    return given
+
 
 _SHOWN: Final = 20
+T = TypeVar("T")
 
 
 class Due(NamedTuple):
@@ -49,13 +211,7 @@ class ExpectedCall:
         kwargs: Mapping[str, Any],
         is_any: bool,
     ) -> None:
-        """Note what is expected.
-
-        Args:
-            task: the task.
-            args: its arguments.
-            kwargs: its arguments by name.
-            is_any: whether any arguments do.
+        """Note what is expected; if `is_any`, any arguments do.
 
         Raises:
             UsageError: no job can be of this task, or have these arguments.
@@ -74,10 +230,7 @@ class ExpectedCall:
         return f"{self.task}(...)" if self._any else what
 
     def fits(self, read: Callable[[], Body]) -> bool:
-        """Whether a call of the task has the arguments that are expected.
-
-        Args:
-            read: reads the call, and raises PayloadError if it cannot.
+        """Whether the call that `read` reads has the arguments that are expected.
 
         Raises:
             PayloadError: no job of that queue can have the arguments expected.
@@ -88,45 +241,14 @@ class ExpectedCall:
             stored = read()
         except PayloadError:
             return False
-        return self._named(stored) == self._named(self._carried(stored.codec))
-
-    def _carried(self, codec: Codec) -> Body:
-        body = Body(self.task, self._args, self._kwargs, codec=codec)
-        return decode_body(encode_body(body, self._names), allow_pickle=True)
+        body = Body(self.task, self._args, self._kwargs, codec=stored.codec)
+        carried = decode_body(encode_body(body, self._names), allow_pickle=True)
+        return self._named(stored) == self._named(carried)
 
     def _named(self, body: Body) -> tuple[dict[str, Any], list[Any]]:
         """The arguments by name, and those that have none."""
         named = dict(zip(self._names, body.args, strict=False))
         return {**named, **body.kwargs}, list(body.args[len(self._names) :])
-
-
-class Expected:
-    """A job that a test expects."""
-
-    def __init__(
-        self,
-        task: Function | str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        due: Due | None,
-        queue: str | None,
-    ) -> None:
-        """Note what is expected; raises as `ExpectedCall` does."""
-        self._call = ExpectedCall(task, args, kwargs, not args and not kwargs)
-        self._due = due
-        self._queue = queue
-
-    def __str__(self) -> str:
-        due = self._due.words if self._due else ""
-        return in_a_row(str(self._call), due, f"on {self._queue}" if self._queue else "")
-
-    def fits(self, job: JobSeen) -> bool:
-        """Whether a job is as expected; raises as `ExpectedCall.fits` does."""
-        if job.task != self._call.task or self._queue not in (None, job.queue):
-            return False
-        if self._due and not self._due.first_us <= job.due_us <= self._due.last_us:
-            return False
-        return self._call.fits(job._body)
 
 
 def in_a_row(*parts: str) -> str:
@@ -145,16 +267,15 @@ def listing(jobs: Sequence[JobSeen], now_us: int) -> str:
     return "\n".join(lines)
 
 
-def in_words(jobs: Sequence[JobSeen]) -> str:
-    """How many of some jobs are in which state."""
-    counts = Counter(job.status for job in jobs)
-    return ", ".join(f"{counts[state]} {state}" for state in LISTABLE if state in counts)
-
-
 def _lines(jobs: Sequence[JobSeen], now_us: int) -> list[str]:
-    lines = [f"  {job.call}, {_state(job, now_us)}, on {job.queue}" for job in jobs[:_SHOWN]]
-    if len(jobs) > _SHOWN:
-        lines.append(f"  and {len(jobs) - _SHOWN} more")
+    return first_of(jobs, lambda job: f"  {job.call}, {_state(job, now_us)}, on {job.queue}")
+
+
+def first_of(some: Sequence[T], line: Callable[[T], str]) -> list[str]:
+    """A line for each of some, or of the first 20 and how many more there are."""
+    lines = [line(one) for one in some[:_SHOWN]]
+    if len(some) > _SHOWN:
+        lines.append(f"  and {len(some) - _SHOWN} more")
     return lines
 
 
@@ -277,7 +398,9 @@ class Looking:
         __tracebackhide__ = True
         expected, found = self._find(task, args, kwargs, delay, at, within, queue)
         if found:
-            raise AssertionError(f"{expected} is enqueued ({in_words(found)}).\n{self._listing()}")
+            counts = Counter(job.status for job in found)
+            words = ", ".join(f"{counts[state]} {state}" for state in LISTABLE if state in counts)
+            raise AssertionError(f"{expected} is enqueued ({words}).\n{self._listing()}")
 
     def _find(
         self,
@@ -288,11 +411,19 @@ class Looking:
         at: datetime | None,
         within: Duration,
         queue: Queue | AsyncQueue | str | None,
-    ) -> tuple[Expected, list[JobSeen]]:
-        name = queue.name if isinstance(queue, Queue | AsyncQueue) else queue
-        jobs = self.enqueued(task)
-        expected = Expected(known_task(task), args, kwargs, self._due(delay, at, within), name)
-        return expected, [job for job in jobs if expected.fits(job)]
+    ) -> tuple[str, list[JobSeen]]:
+        """What is expected, in words, and the jobs that are as expected."""
+        on = queue.name if isinstance(queue, Queue | AsyncQueue) else queue
+        jobs, due = self.enqueued(task), self._due(delay, at, within)
+        call = ExpectedCall(known_task(task), args, kwargs, not args and not kwargs)
+        found = [
+            job
+            for job in jobs
+            if on in (None, job.queue)
+            and (due is None or due.first_us <= job.due_us <= due.last_us)
+            and call.fits(job._body)
+        ]
+        return in_a_row(str(call), due.words if due else "", f"on {on}" if on else ""), found
 
     def _due(self, delay: Duration | None, at: datetime | None, within: Duration) -> Due | None:
         within_us = to_us(within, "within")
@@ -305,12 +436,8 @@ class Looking:
             return None
         delay_us = delay_to_us(delay)
         due_us = self._store.now_us() + delay_us
-        first_us = due_us - within_us - self._taken_us()
-        return Due(first_us, due_us + within_us, words_for(delay_us))
-
-    def _taken_us(self) -> int:
-        """How long this test has taken so far, as other clocks have it."""
-        return round((time.monotonic() - self._opened_at) * 1e6)
+        taken_us = round((time.monotonic() - self._opened_at) * 1e6)  # as other clocks have it
+        return Due(due_us - within_us - taken_us, due_us + within_us, words_for(delay_us))
 
     def _listing(self) -> str:
         lines = listing(self.jobs(), self._store.now_us())

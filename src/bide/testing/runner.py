@@ -19,7 +19,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
@@ -27,47 +27,29 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.client import aio, blocking, config
 from bide.errors import BideError, TaskNotFound, UsageError
-from bide.model.context import CurrentJob, enter
+from bide.model.context import enter
 from bide.model.job import Claimed
 from bide.model.retry import NO_RETRY
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.schedules import read_schedules, refills
-from bide.protocol.commands.worker import Claim, Settle, worker_leave
+from bide.protocol.commands.worker import Claim, Ended, Settle, worker_leave
 from bide.protocol.keys import Keys, keys_of
 from bide.protocol.scripts import SHARED_CLOCK
-from bide.tasks.middleware import used
-from bide.tasks.resources import Resource
+from bide.tasks.registry import Resource
 from bide.tasks.task import Target, TaskRegistry
-from bide.testing.job_seen import JobSeen, Store
+from bide.testing.expect import JobSeen, Store
 from bide.worker import failure_hooks
 from bide.worker.lifespan import Lifespan
 from bide.worker.queue_state import QueueState
 from bide.worker.relay import DependencyRelay
 from bide.worker.run import outcome
 from bide.worker.run.invoke import Invocation, Wait, from_thread, prepare, read
-from bide.worker.run.running_job import Ended, RunningJob
+from bide.worker.run.running_job import RunningJob
 
 T = TypeVar("T")
 
-
-class Plain(NamedTuple):
-    """A step: call a plain function, which is told how to wait for coroutines."""
-
-    context: Context
-    function: Callable[[Wait], Any]
-
-
-class Awaited(NamedTuple):
-    """A step: await a coroutine."""
-
-    context: Context
-    coroutine: Coroutine[Any, Any, Any]
-
-
-Steps = Generator[Plain | Awaited, Any, T]
-"""Code that says what is to be run, and is sent what it returned."""
 
 Caught = tuple[Any, BaseException | None]
 """What a job's own code returned, and what it raised instead."""
@@ -102,11 +84,7 @@ class AsyncStage:
     """The event loop that runs now."""
 
     def __init__(self, opens_nothing: str = "") -> None:
-        """Set up.
-
-        Args:
-            opens_nothing: why resources cannot be opened here, if they cannot.
-        """
+        """Set up; `opens_nothing` says why resources cannot be opened here, if they cannot."""
         self.lifespan = Lifespan()
         self._opens_nothing = opens_nothing
         self._loop = asyncio.get_running_loop()
@@ -115,21 +93,19 @@ class AsyncStage:
         )
         self._keeper: asyncio.Task[None] | None = None
 
-    async def play(self, steps: Steps[T]) -> T:
-        """Run all steps; what they return. What a step raises ends the play."""
-        try:
-            step = next(steps)
-            while True:
-                step = steps.send(await self._take(step))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+    @property
+    def inner(self) -> AsyncStage:
+        """Where resources are open: here."""
+        return self
 
-    async def _take(self, step: Plain | Awaited) -> Any:
-        if isinstance(step, Awaited):
-            return await self._loop.create_task(step.coroutine, context=step.context)
+    async def call(self, context: Context, function: Callable[[Wait], T]) -> T:
+        """Call a plain function in a thread; it is given what waits for coroutines there."""
         wait = from_thread(self._loop)
-        function = step.function
-        return await self._loop.run_in_executor(None, lambda: step.context.run(function, wait))
+        return await self._loop.run_in_executor(None, lambda: context.run(function, wait))
+
+    async def wait(self, context: Context, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine."""
+        return await self._loop.create_task(coroutine, context=context)
 
     async def open(self) -> None:
         """Open all resources, as a worker does when it starts."""
@@ -189,47 +165,41 @@ class Stage:
         self._lock = threading.RLock()
 
     @property
-    def lifespan(self) -> Lifespan:
-        """The resources that are open here."""
-        return self._stage().lifespan
+    def inner(self) -> AsyncStage:
+        """Where resources are open: in the event loop."""
+        if self._inner is None:
+            self._inner = self._runner.run(_make())
+        return self._inner
 
-    def play(self, steps: Steps[T]) -> T:
-        """Run all steps; what they return. Threads take their turns."""
+    def play(self, steps: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that awaits only `call` and `wait`, which never suspend it here.
+
+        So no event loop runs in this thread while the job's plain functions do. Threads take turns.
+        """
+        __tracebackhide__ = True
         with self._lock:
-            self._stage()
             try:
-                step = next(steps)
-                while True:
-                    step = steps.send(self._take(step))
+                steps.send(None)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            raise AssertionError("a step was suspended")
 
-    def _take(self, step: Plain | Awaited) -> Any:
-        if isinstance(step, Awaited):
-            return self._runner.run(step.coroutine, context=step.context)
-        return step.context.run(step.function, self._wait)
+    async def call(self, context: Context, function: Callable[[Wait], T]) -> T:
+        """Call a plain function; it is given what waits for coroutines."""
+        return context.run(function, self._wait)
+
+    async def wait(self, context: Context, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine."""
+        return self._runner.run(coroutine, context=context)
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self._runner.run(coroutine, context=copy_context())
-
-    def open(self) -> None:
-        """Open all resources, as a worker does when it starts."""
-        self._runner.run(self._stage().open())
-
-    async def open_for(self, injected: Iterable[Resource[Any]]) -> None:
-        """Open these resources and what they need; a step of its own."""
-        await self._stage().open_for(injected)
 
     def close(self) -> None:
         """Close what is open, then the event loop."""
         if self._inner is not None:
             self._runner.run(self._inner.close())
         self._runner.close()
-
-    def _stage(self) -> AsyncStage:
-        if self._inner is None:
-            self._inner = self._runner.run(_make())
-        return self._inner
 
 
 async def _make() -> AsyncStage:
@@ -269,7 +239,6 @@ class Everything(TaskRegistry):
             return super().find(name)
 
     def _serves(self, module: str) -> bool:
-        """Serve every module."""
         return True
 
 
@@ -280,54 +249,49 @@ class Performed(NamedTuple):
     error: BaseException | None
 
 
-def perform(
+async def run_job(
     run: RunningJob, served: TaskRegistry, stage: Stage | AsyncStage, *, retries: bool = True
-) -> Steps[Performed]:
-    """Run a job.
-
-    Args:
-        run: the job.
-        served: the tasks.
-        stage: which will take the steps, and whose resources the job is given.
-        retries: whether the job's retry policy is applied; else any error is the last.
-    """
+) -> Performed:
+    """Run a job, with the resources of a stage; without `retries`, any error is the last."""
     context = copy_context()
     value: Any = None
     error: BaseException | None = None
-    in_run = False
+    call: Invocation | None = None
     try:
-        target, body = context.run(read, run, served, allow_pickle=True)
-        if target.signature.injected:
-            yield Awaited(context, stage.open_for(target.signature.injected.values()))
-        call = context.run(prepare, body, target, stage.lifespan, used())
+        target = context.run(read, run, served, allow_pickle=True)
     except BideError as refused:
-        context.run(enter, run.job or run.as_job())
         error = refused
-        run.missing = False  # no other worker could have the code, so do not wait for one
     else:
-        assert run.job is not None
-        in_run = True
-        if target.is_async:
-            value, error = yield Awaited(context, catch_async(_in_time(run, call, run.job)))
-        else:
-            value, error = yield Plain(context, lambda wait: catch(call.run, run.job, wait))
+        if target.signature.injected:
+            await stage.wait(context, stage.inner.open_for(target.signature.injected.values()))
+        try:
+            call = context.run(prepare, run, target, stage.inner.lifespan)
+        except BideError as refused:
+            error = refused
+    if call is None:
+        context.run(enter, run.job or run.as_job())
+        run.missing = False  # no other worker could have the code, so do not wait for one
+    elif call.target.is_async:
+        value, error = await stage.wait(context, catch_async(_in_time(run, call)))
+    else:
+        value, error = await stage.call(context, partial(catch, call.run))
     if not retries:
         run.policy = run.policy._replace(retry=NO_RETRY, has_retry=False)
     if error is None:
         judged = context.run(outcome.completed, run, value)
     else:
-        judged = context.run(outcome.raised, run, error, served, in_run=in_run)
+        judged = context.run(outcome.raised, run, error, served, in_run=call is not None)
     if failure_hooks.is_due(judged):
-        yield Plain(context, lambda wait: failure_hooks.call(run, judged, served, wait))
+        await stage.call(context, partial(failure_hooks.call, run, judged, served))
     failed = judged.value if isinstance(judged.value, BaseException) else error
-    return Performed(judged.ended, error if judged.ended[0] == "complete" else failed)
+    return Performed(judged.ended, error if judged.ended.outcome == "complete" else failed)
 
 
-async def _in_time(run: RunningJob, call: Invocation, job: CurrentJob) -> Any:
+async def _in_time(run: RunningJob, call: Invocation) -> Any:
     limit = asyncio.timeout(run.policy.timeout)
     try:
         async with limit:
-            return await call.run_async(job)
+            return await call.run_async()
     except BaseException:
         run.timed_out = limit.expired()
         raise
@@ -343,15 +307,7 @@ class Work:
     def __init__(
         self, client: blocking.Client, store: Store, prefix: str, until_us: int | None, limit: int
     ) -> None:
-        """Set up.
-
-        Args:
-            client: of the bed's server.
-            store: has the clock.
-            prefix: of the queues to serve: all there are, also those that turn up later.
-            until_us: up to when the clock may be moved; None leaves it alone.
-            limit: how many runs at most.
-        """
+        """Set up, to serve all queues of a prefix; None for `until_us` leaves the clock alone."""
         self.seen: list[JobSeen] = []
         """The runs that have ended."""
         self._client = client
@@ -394,14 +350,11 @@ class Work:
     def settle(self, run: RunningJob, performed: Performed) -> JobSeen | None:
         """Tell the server how a run ended; the job afterwards, None if it is no more."""
         queue_state, claimed = run.queue_state, run.claimed
-        outcome, when, data = performed.ended
         # One after another: of calls that share a round trip, one whose script the server does not
         # have yet runs last.
-        while notes := queue_state.take_said():
+        while notes := queue_state.take_notes():
             self._client.run_many(notes)
-        self._client.run(
-            queue_state.settle([Settle(claimed.id, claimed.token, outcome, when, data)])
-        )
+        self._client.run(queue_state.settle([performed.ended.settle(claimed)]))
         (snapshot,) = self._client.run(job_commands.fetch(queue_state.keys, [claimed.id]))
         if snapshot is None:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from bide.client import config
 from bide.errors import PayloadError, UsageError
@@ -23,10 +23,14 @@ from bide.queue import AsyncQueue, Queue
 from bide.queue.schedules import ScheduleSpec, by_name, declared
 from bide.tasks.registry import task_name
 from bide.tasks.task import Function
-from bide.testing.expect import ExpectedCall, Looking, in_a_row
-from bide.testing.job_seen import known_task, write_call
-
-_SHOWN: Final = 20
+from bide.testing.expect import (
+    ExpectedCall,
+    Looking,
+    first_of,
+    in_a_row,
+    known_task,
+    write_call,
+)
 
 
 class KnownSchedule(NamedTuple):
@@ -265,10 +269,7 @@ class BedSchedules(Looking):
         schedules, now_us = self._schedules(), self._store.now_us()
         if not schedules:
             return "No schedule is declared or stored."
-        lines = ["Schedules:", *(seen.line(now_us) for seen in schedules[:_SHOWN])]
-        if len(schedules) > _SHOWN:
-            lines.append(f"  and {len(schedules) - _SHOWN} more")
-        return "\n".join(lines)
+        return "\n".join(["Schedules:", *first_of(schedules, lambda seen: seen.line(now_us))])
 
 
 def _timing(

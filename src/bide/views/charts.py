@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from bide.model.durations import describe
 
@@ -15,56 +15,37 @@ STYLES: Final = ("on", "on", "on", "soon", "soon", "late", "late", "late", "late
 """How each band of lateness is filled, the least late first."""
 
 
-class HeatCell(NamedTuple):
-    """Jobs that began in a stretch of time, and were as late as the others."""
+def draw_heat(shown: dict[str, Any]) -> dict[str, Any] | None:
+    """The picture of what `reads.punctuality` has read; None where nothing has begun.
 
-    x: int
-    y: int
-    style: str
-    strength: float
-    """From 0 to 1: how many there are, beside the most; by magnitudes, so that few can be seen."""
-    says: str
-
-
-class Heat(NamedTuple):
-    """Cells, and what stands beside and below them."""
-
-    width: int
-    height: int
-    cells: list[HeatCell]
-    rows: list[str]
-    """The names of the bands, from the top."""
-    ticks: list[str]
-    """Moments, evenly from the left."""
-
-
-def draw_heat(shown: dict[str, Any]) -> Heat | None:
-    """The picture of what `reads.punctuality` has read; None where nothing has begun."""
+    The strength of a cell, from 0 to 1, says how many there are beside the most; by magnitudes, so
+    that few can be seen.
+    """
     columns, bands = shown["columns"], shown["bands"]
     most = max((n for column in columns for n in column["counts"]), default=0)
     if not most:
         return None
     names = [f"below {describe(_near(band))}" if band else "more" for band in bands]
     cells = [
-        HeatCell(
-            x * SIDE,
-            (len(bands) - 1 - row) * ROW,
-            STYLES[row],
-            round(0.25 + 0.75 * math.log1p(number) / math.log1p(most), 3),
-            f"{number:,} began {names[row] if bands[row] else 'later still'}",
-        )
+        {
+            "x": x * SIDE,
+            "y": (len(bands) - 1 - row) * ROW,
+            "style": STYLES[row],
+            "strength": round(0.25 + 0.75 * math.log1p(number) / math.log1p(most), 3),
+            "says": f"{number:,} began {names[row] if bands[row] else 'later still'}",
+        }
         for x, column in enumerate(columns)
         for row, number in enumerate(column["counts"])
         if number
     ]
     every = max(1, len(columns) // 6)
-    return Heat(
-        width=len(columns) * SIDE,
-        height=len(bands) * ROW,
-        cells=cells,
-        rows=names[::-1],
-        ticks=[column["at"] for column in columns[::every]][:6],
-    )
+    return {
+        "width": len(columns) * SIDE,
+        "height": len(bands) * ROW,
+        "cells": cells,
+        "rows": names[::-1],
+        "ticks": [column["at"] for column in columns[::every]][:6],
+    }
 
 
 def _near(seconds: float) -> float:
@@ -87,53 +68,12 @@ _BURST: Final = 5
 TICKS: Final = 7
 
 
-class BarSegment(NamedTuple):
-    """A piece of a bar."""
+def draw(shown: dict[str, Any]) -> dict[str, Any] | None:
+    """The picture of what `reads.timeline` has read; None where there is no queue yet.
 
-    style: str
-    y: float
-    height: float
-
-
-class Bar(NamedTuple):
-    """What is due, or has ended, in a stretch."""
-
-    x: float
-    parts: list[BarSegment]
-    from_us: int
-    to_us: int
-    due: int
-    says: str
-    is_cut: bool
-    """Whether it would be higher than the picture."""
-
-
-class Tick(NamedTuple):
-    """A moment under the picture."""
-
-    at: str
-    far: str
-
-
-class Picture(NamedTuple):
-    """Bars, the line of now, and the moments below."""
-
-    width: int
-    bars: list[Bar]
-    now_x: float
-    top: int
-    """How many jobs a bar of the whole height has."""
-    highest: int
-    """How many the fullest stretch has, whose bar may be cut."""
-    ticks: list[Tick]
-    colours: dict[str, str]
-    """By queue."""
-    step_us: int
-    from_us: int
-
-
-def draw(shown: dict[str, Any]) -> Picture | None:
-    """The picture of what `reads.timeline` has read; None where there is no queue yet."""
+    A bar of the whole height has `top` jobs; that of the fullest stretch, with `highest`, may be
+    cut. The parts of a bar are style, place and height.
+    """
     if shown["now"] is None:
         return None
     start, now, end = (datetime.fromisoformat(shown[name]) for name in ("from", "now", "to"))
@@ -141,40 +81,48 @@ def draw(shown: dict[str, Any]) -> Picture | None:
     count = round((end - start).total_seconds() / step)
     colours = {queue: f"c{i % COLOURS}" for i, queue in enumerate(shown["queues"])}
     stacks = [
-        (_index(each["at"], start, step), *_stack(each, colours)) for each in shown["stretches"]
+        (
+            round((datetime.fromisoformat(each["at"]) - start).total_seconds() / step),
+            *_stack(each, colours),
+        )
+        for each in shown["stretches"]
     ]
     sizes = sorted(sum(n for _, n in stack) for _, stack, _ in stacks)
     top = top_of(sizes)
-    from_us, step_us = _us(start), round(step * 1e6)
+    from_us, step_us = round(start.timestamp() * 1e6), round(step * 1e6)
     bars = []
     for index, stack, says in stacks:
-        parts: list[BarSegment] = []
-        y = float(HEIGHT)
-        scale = (HEIGHT - 12) / max(top, sum(number for _, number in stack))
+        parts: list[tuple[str, float, float]] = []
+        y, total = float(HEIGHT), sum(number for _, number in stack)
         for style, number in stack:
-            height = max(_LEAST, number * scale)
+            height = max(_LEAST, number * (HEIGHT - 12) / max(top, total))
             y -= height
-            parts.append(BarSegment(style, round(y, 2), round(height, 2)))
+            parts.append((style, round(y, 2), round(height, 2)))
         at_us = from_us + index * step_us
-        due = sum(
-            number
-            for style, number in stack
-            if style not in ("done", "bad") and "ghost" not in style
+        ahead = (n for style, n in stack if style not in ("done", "bad") and "ghost" not in style)
+        bars.append(
+            {
+                "x": index * STEP,
+                "parts": parts,
+                "from_us": at_us,
+                "to_us": at_us + step_us,
+                "due": sum(ahead),
+                "says": says,
+                "is_cut": total > top,
+            }
         )
-        is_cut = sum(number for _, number in stack) > top
-        bars.append(Bar(index * STEP, parts, at_us, at_us + step_us, due, says, is_cut))
     every = count // TICKS
-    return Picture(
-        width=count * STEP,
-        bars=bars,
-        now_x=round((now - start).total_seconds() / step * STEP, 1),
-        top=top,
-        highest=sizes[-1] if sizes else 0,
-        ticks=[_tick(start, k * every * step, (k - 1) * every * step) for k in range(TICKS)],
-        colours=colours,
-        step_us=step_us,
-        from_us=from_us,
-    )
+    return {
+        "width": count * STEP,
+        "bars": bars,
+        "now_x": round((now - start).total_seconds() / step * STEP, 1),
+        "top": top,
+        "highest": sizes[-1] if sizes else 0,
+        "ticks": [_tick(start, k * every * step, (k - 1) * every * step) for k in range(TICKS)],
+        "colours": colours,
+        "step_us": step_us,
+        "from_us": from_us,
+    }
 
 
 def top_of(sizes: list[int]) -> int:
@@ -201,15 +149,7 @@ def _stack(each: dict[str, Any], colours: dict[str, str]) -> tuple[list[tuple[st
     return stack, "; ".join(lines)
 
 
-def _index(at: str, start: datetime, step: float) -> int:
-    return round((datetime.fromisoformat(at) - start).total_seconds() / step)
-
-
-def _tick(start: datetime, seconds: float, away: float) -> Tick:
+def _tick(start: datetime, seconds: float, away: float) -> dict[str, str]:
     """`away` is from now, the second of them, to a whole step."""
     far = f"{'+' if away > 0 else '-'}{describe(abs(away))}" if away else "now"
-    return Tick((start + timedelta(seconds=seconds)).isoformat(), far)
-
-
-def _us(at: datetime) -> int:
-    return round(at.timestamp() * 1e6)
+    return {"at": (start + timedelta(seconds=seconds)).isoformat(), "far": far}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.errors import PayloadError
@@ -14,8 +14,8 @@ from bide.model.job import FINISHED, Snapshot, State
 from bide.model.payload.body import ErrorInfo
 from bide.queue.explain import Reason
 from bide.queue.job_view import JobView, call, written
+from bide.views.params import moment_json, report
 from bide.views.site import Mask
-from bide.views.times import moment_json, relative
 
 _REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
@@ -40,7 +40,7 @@ class FoundJob(NamedTuple):
     @property
     def job(self) -> JobView[Any]:
         """The job, as the library shows it; pickled arguments stay unread."""
-        return JobView(self.snapshot.id, snapshot=self.snapshot)
+        return JobView(None, self.snapshot.id, snapshot=self.snapshot)
 
     @property
     def moment_us(self) -> int:
@@ -56,11 +56,6 @@ class FoundJob(NamedTuple):
     def ago(self) -> float:
         """Seconds since that moment, by the server's clock; negative for one to come."""
         return (self.snapshot.now_us - self.moment_us) / 1e6
-
-
-def when(seen: FoundJob) -> str:
-    """The job's moment, seen from now."""
-    return relative(-seen.ago)
 
 
 def data_line(seen: FoundJob) -> str:
@@ -94,127 +89,65 @@ def brief(seen: FoundJob) -> dict[str, Any]:
         "id": job.id,
         "queue": seen.queue,
         "state": job.status.value,
-        "task": job.task,
-        "description": job.description,
-        "priority": job.priority,
-        "due": moment_json(job.due),
-        "started": moment_json(job.started),
-        "finished": moment_json(job.finished),
-        "attempt": job.attempt,
-        "worker": job.worker,
-        "lateness": job.lateness,
-        "cancelling": job.cancelling,
-        "error": error and {"type": error.type, "message": error.message},
+        **report(job, "task", "description", "priority", "due", "started", "finished"),
+        **report(job, "attempt", "worker", "lateness", "cancelling"),
+        "error": error and report(error, "type", "message"),
     }
 
 
 def full(seen: FoundJob) -> dict[str, Any]:
-    """A job as `bide jobs show --json` has it."""
-    job, progress = seen.job, seen.job.progress
+    """A job as `bide jobs show --json` has it; an item of data has less."""
+    job, snapshot = seen.job, seen.snapshot
     unread: list[str] = []
 
-    def read(name: str) -> Any:
+    def read(function: Callable[..., Any], *args: Any) -> Any:
         try:
-            return plain(getattr(job, name))
+            return plain(function(*args))
         except PayloadError as error:
             if str(error) not in unread:
                 unread.append(str(error))
             return None
 
-    if seen.snapshot.is_item:
-        return _full_item(seen)
-    return brief(seen) | {
-        "now": moment_json(from_us(seen.snapshot.now_us)),
-        "expires": job.expires and moment_json(job.expires),
-        "expired": job.expired,
-        "group": _group(seen),
-        "parents": read("parents"),
-        "waits_for": list(seen.snapshot.awaited),
-        "waits_for_count": seen.snapshot.awaits,
-        "cancelled_by": job.cancelled_by,
-        "args": read("args"),
-        "kwargs": read("kwargs"),
-        "meta": read("meta"),
-        "schedule": read("schedule"),
-        "schedule_time": moment_json(read("schedule") and job.schedule_time),
-        "result": read("result"),
-        "unique": _unique(seen),
+    known = brief(seen) | {
+        "now": moment_json(from_us(snapshot.now_us)),
         "unreadable": unread,
         "error": _error(job.error),
         "attempts": [_attempt(attempt) for attempt in job.attempts],
-        "progress": progress
-        and {
-            "fraction": progress.fraction,
-            "text": progress.text,
-            "at": moment_json(progress.at),
-        },
-        "logs": [{"at": moment_json(line.at), "text": line.text} for line in job.logs],
-        "rescheduled": _moves(seen),
+        "rescheduled": [
+            {"at": moment_json(at), "from": moment_json(was), "to": moment_json(due)}
+            for at, was, due in snapshot.notes.moves
+        ],
     }
-
-
-def _group(seen: FoundJob) -> dict[str, Any] | None:
-    name, waits = seen.job.group, seen.snapshot.turn
-    return None if name is None else {"name": name, "waits": waits and waits._asdict()}
-
-
-def _unique(seen: FoundJob) -> dict[str, str | None] | None:
-    """Under which key calls fold into it, and how."""
-    terms = seen.snapshot.terms
-    if terms.folding is None:
-        return None
-    return {"key": terms.key, "how": describe_dedup(terms.folding)}
+    if snapshot.is_item:
+        return known | {"data": read(snapshot.data)}
+    payload = ("parents", "args", "kwargs", "meta", "schedule", "result")
+    known |= {name: read(getattr, job, name) for name in payload}
+    name, turn, terms, progress = job.group, snapshot.turn, snapshot.constraints, job.progress
+    unique = {"key": terms.key, "how": describe_dedup(terms.dedup or "")}
+    return known | {
+        **report(job, "expires", "expired", "cancelled_by"),
+        "group": None if name is None else {"name": name, "waits": turn and turn._asdict()},
+        "waits_for": list(snapshot.awaited),
+        "waits_for_count": snapshot.awaits,
+        "schedule_time": moment_json(job.schedule_time if known["schedule"] else None),
+        "unique": None if terms.dedup is None else unique,
+        "progress": progress and report(progress, "fraction", "text", "at"),
+        "logs": [report(line, "at", "text") for line in job.logs],
+    }
 
 
 def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
     """Why it has not run, as JSON has it."""
-    return [
-        {"kind": reason.kind, "text": reason.text, "until": moment_json(reason.until)}
-        for reason in reasons
-    ]
-
-
-def _full_item(seen: FoundJob) -> dict[str, Any]:
-    """An item of data: what a job has besides is not there."""
-    unread: list[str] = []
-    data = None
-    try:
-        data = plain(seen.snapshot.data())
-    except PayloadError as error:
-        unread.append(str(error))
-    return brief(seen) | {
-        "now": moment_json(from_us(seen.snapshot.now_us)),
-        "data": data,
-        "unreadable": unread,
-        "error": _error(seen.job.error),
-        "attempts": [_attempt(attempt) for attempt in seen.job.attempts],
-        "rescheduled": _moves(seen),
-    }
-
-
-def _moves(seen: FoundJob) -> list[dict[str, str | None]]:
-    """From when to when it was rescheduled."""
-    return [
-        {"at": moment_json(at), "from": moment_json(was), "to": moment_json(due)}
-        for at, was, due in seen.snapshot.notes.moves
-    ]
+    return [report(reason, "kind", "text", "until") for reason in reasons]
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "started": moment_json(attempt.started),
-        "ended": moment_json(attempt.ended),
-        "worker": attempt.worker,
-        "crashed": attempt.crashed,
-        "error": _error(attempt.error),
-    }
+    known = report(attempt, "number", "started", "ended", "worker", "crashed")
+    return known | {"error": _error(attempt.error)}
 
 
-def _error(error: ErrorInfo | None) -> dict[str, str] | None:
-    if error is None:
-        return None
-    return {"type": error.type, "message": error.message, "traceback": error.traceback}
+def _error(error: ErrorInfo | None) -> dict[str, Any] | None:
+    return None if error is None else report(error, "type", "message", "traceback")
 
 
 _LONGEST: Final = 300

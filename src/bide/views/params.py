@@ -1,15 +1,87 @@
-"""What was asked for: the parameters of an address or a form."""
+"""How views read the parameters of an address or a form, and how they write moments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from bide.errors import UsageError
-from bide.model.durations import at_to_us
+from bide.model.durations import at_to_us, describe
 from bide.model.job import LISTABLE, State
+
+
+def read_moment(text: str, name: str) -> datetime:
+    """Read a moment as typed: ISO 8601 with a time zone.
+
+    Args:
+        text: what was typed.
+        name: an option such as `--at`, or a parameter of an address.
+
+    Raises:
+        UsageError: it is not such a moment.
+    """
+    said = f"{name}{' ' if name.startswith('-') else '='}{text[:40]!r}"
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{said} is not a moment; write it as 2030-01-31T09:00:00+01:00."
+        ) from None
+    if at.utcoffset() is None:
+        raise UsageError(
+            f"{said} has no time zone, so it names no one moment; "
+            f"write {at.isoformat()}Z or {at.isoformat()}+01:00."
+        )
+    return at
+
+
+def moment(at: datetime) -> str:
+    """A moment for people: in their own zone, to the second."""
+    return f"{at.astimezone():%F %T}"
+
+
+def moment_exactly(at: datetime) -> str:
+    """The same to the millisecond, with its zone."""
+    local = at.astimezone()
+    return f"{local:%F %T}.{local.microsecond // 1000:03}{local:%z}"
+
+
+def moment_json(at: datetime | None) -> str | None:
+    """A moment for programs: ISO 8601, UTC."""
+    return at.astimezone(UTC).isoformat() if at else None
+
+
+def report(found: object, *names: str) -> dict[str, Any]:
+    """Some attributes of a value, by their names, as JSON has them."""
+    values = {name: getattr(found, name) for name in names}
+    return {n: moment_json(v) if isinstance(v, datetime) else v for n, v in values.items()}
+
+
+def relative(seconds: float) -> str:
+    """How far off: `in 5m`, `now`, `3h2m ago`."""
+    if abs(seconds) < 0.0005:
+        return "now"
+    if abs(seconds) >= 10:
+        seconds = round(seconds)
+    return f"in {describe(seconds)}" if seconds > 0 else f"{describe(-seconds)} ago"
+
+
+def ahead(seconds: float) -> str:
+    """How far off, under a title that says `in`."""
+    return relative(seconds).removeprefix("in ")
+
+
+def megabytes(size: int) -> str:
+    """A size in memory; empty where it is not known."""
+    return f"{size / 1e6:.1f} MB" if size else ""
+
+
+def about(seconds: float) -> str:
+    """An estimated duration: with two digits, and a second at least."""
+    return f"about {describe(float(f'{max(1.0, seconds):.2g}'))}"
+
 
 T = TypeVar("T")
 
@@ -18,7 +90,7 @@ _EARLIEST_US: Final = 10**14
 """A smaller number is taken for seconds or milliseconds by mistake, and refused."""
 
 
-class Asked(Mapping[str, str]):
+class Asked(dict[str, str]):
     """Parameters by name; of one that is repeated, the last. Ids may have odd bytes."""
 
     def __init__(self, text: str | bytes) -> None:
@@ -35,21 +107,12 @@ class Asked(Mapping[str, str]):
             )
         except ValueError:
             raise UsageError("Too many parameters; ask for less at once.") from None
+        super().__init__(pairs)
         self.pairs = pairs
-        self._values = dict(pairs)
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def text(self, name: str) -> str:
         """A parameter without the blanks around it; nothing where it was not given."""
-        return self._values.get(name, "").strip()
+        return self.get(name, "").strip()
 
     def every(self, name: str) -> list[str]:
         """All values of a parameter that may be repeated, without empty ones."""
@@ -117,24 +180,6 @@ class Asked(Mapping[str, str]):
         kept = [(name, value) for name, value in self.pairs if name not in changed and value]
         kept += [(name, str(value)) for name, value in changed.items() if value is not None]
         return path + (f"?{urlencode(kept, errors='surrogateescape')}" if kept else "")
-
-
-def read_moment(text: str, name: str) -> datetime:
-    """Read a moment: ISO 8601 with a time zone.
-
-    Raises:
-        UsageError: the text is not such a moment.
-    """
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.utcoffset() is None:
-        raise UsageError(
-            f"{name}={text[:40]!r} is not a time with a time zone; write it as "
-            "2030-01-31T09:00:00+01:00."
-        )
-    return at
 
 
 ORDER: Final = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from bide.errors import PayloadError, UsageError
@@ -11,17 +11,15 @@ from bide.model.job import Snapshot
 from bide.model.limits import describe_limits
 from bide.protocol.commands import dependencies as dependency_commands
 from bide.protocol.commands import jobs as job_commands
-from bide.protocol.commands import queues as ops
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.dependencies import GATE, is_remote, split_reference
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import BEGIN, GroupCounts, Page, WorkerInfo
 from bide.queue.dependencies import by_queue
 from bide.views.job import describe, masked_brief
-from bide.views.params import Asked
+from bide.views.params import Asked, moment_json, report
 from bide.views.site import HIDDEN, AsyncSite
 from bide.views.timeline import last_minutes, lateness
-from bide.views.times import moment_json
 
 
 async def groups(site: AsyncSite, asked: Asked) -> dict[str, Any]:
@@ -37,21 +35,25 @@ async def groups(site: AsyncSite, asked: Asked) -> dict[str, Any]:
         raise UsageError(
             f"after={after[:60]!r} is not a place in the list of groups; leave it out."
         )
-    return {"name": queue, **piece(await site.client.run(ops.page(site.keys(queue), after)))}
+    return {
+        "name": queue,
+        **piece(await site.client.run(queue_commands.page(site.keys(queue), after))),
+    }
+
+
+def most_first(groups: Iterable[GroupCounts]) -> list[GroupCounts]:
+    """Groups, those with most jobs first."""
+    return sorted(groups, key=lambda one: (-one.delayed - one.waiting - one.active, one.name))
 
 
 def piece(page: Page) -> dict[str, Any]:
     """Groups as the page and the API have them."""
-    found = sorted(page.groups, key=lambda one: (-one.delayed - one.waiting - one.active, one.name))
-    listed = {
-        one.name: one._asdict() | {"next": moment_json(from_us(page.turns[one.name]))}
-        if one.name in page.turns
-        else one._asdict() | {"next": None}
-        for one in found
-    }
+    turns = {name: moment_json(from_us(at_us)) for name, at_us in page.turns.items()}
     return {
         "now": moment_json(from_us(page.now_us)),
-        "groups": list(listed.values()),
+        "groups": [
+            one._asdict() | {"next": turns.get(one.name)} for one in most_first(page.groups)
+        ],
         "next": None if page.cursor == BEGIN else page.cursor,
     }
 
@@ -61,30 +63,15 @@ def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
     return [
         {
             "name": worker.name,
-            "host": worker.about.host,
-            "pid": worker.about.pid,
-            "queues": worker.about.queues,
-            "executor": worker.about.executor,
-            "concurrency": worker.about.concurrency,
-            "started": moment_json(from_us(worker.about.started_us)),
+            **report(about, "host", "pid", "queues", "executor", "concurrency", "started"),
             "seen_ago": worker.ago,
             "alive": worker.alive,
-            "version": worker.about.version,
-            "busy": worker.about.busy,
-            "doing": [
-                {
-                    "queue": job.queue,
-                    "id": job.id,
-                    "task": job.task,
-                    "since": moment_json(job.since),
-                }
-                for job in worker.about.doing
-            ],
-            "rss": worker.about.rss,
-            "unserved": worker.about.unserved,
-            "skew": worker.about.skew,
+            **report(about, "version", "busy"),
+            "doing": [report(job, "queue", "id", "task", "since") for job in about.doing],
+            **report(about, "rss", "unserved", "skew"),
         }
         for worker in workers
+        for about in [worker.about]
     ]
 
 
@@ -105,7 +92,7 @@ STATES = ("blocked", "delayed", "waiting", "active", "completed", "failed", "can
 def queues_report(counts: dict[str, QueueStats]) -> dict[str, Any]:
     """Queues as JSON has them."""
     return {
-        name: {state: getattr(each, state) for state in STATES}
+        name: report(each, *STATES)
         | {"paused": each.paused, "next_due_in": next_due(each), "totals": each.totals}
         | {"limits": limits_report(each), "schedules": each.schedules}
         for name, each in counts.items()
@@ -114,14 +101,8 @@ def queues_report(counts: dict[str, QueueStats]) -> dict[str, Any]:
 
 def limits_report(counts: QueueStats) -> dict[str, Any]:
     """The same as JSON has it."""
-    limits = counts.limits
-    return {
-        "rate": limits.rate,
-        "burst": limits.burst,
-        "concurrency": limits.concurrency,
-        "held_until": moment_json(limits.held_until),
-        "limited_until": moment_json(limits.limited_until),
-    }
+    names = ("rate", "burst", "concurrency", "held_until", "limited_until")
+    return report(counts.limits, *names)
 
 
 def next_due(counts: QueueStats) -> float | None:
@@ -143,10 +124,12 @@ async def queues(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     names = await site.queues()
     counts = await site.counts(names)
     seen = await site.workers(jobs=0)
-    report = queues_report(counts)
-    for name, each in report.items():
+    shown = queues_report(counts)
+    for name, each in shown.items():
         each["workers"] = sum(name in one.about.queues for one in seen)
-    return {"now": _now(counts), "queues": report, "workers": len(seen)}
+    latest = max((each.now_us for each in counts.values()), default=0)
+    now = moment_json(from_us(latest)) if latest else None
+    return {"now": now, "queues": shown, "workers": len(seen)}
 
 
 async def queue(site: AsyncSite, asked: Asked) -> dict[str, Any]:
@@ -187,11 +170,6 @@ async def queue(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _now(counts: dict[str, QueueStats]) -> str | None:
-    latest = max((each.now_us for each in counts.values()), default=0)
-    return moment_json(from_us(latest)) if latest else None
-
-
 MOST_RELATED: Final = 20
 """Parents and children that are named, at most."""
 
@@ -209,7 +187,7 @@ async def family(site: AsyncSite, queue: str, snapshot: Snapshot) -> dict[str, A
     )
     shown = set(await site.queues())
     waits_for = [hidden(one, shown) for one in snapshot.awaited if one != GATE]
-    cause = snapshot.terms.cause
+    cause = snapshot.constraints.cause
     return {
         "parents": [hidden(one, shown) for one in parents],
         "waits_for": waits_for,
@@ -261,8 +239,7 @@ def group_report(group: GroupCounts) -> dict[str, Any]:
     """The same as JSON has it."""
     return {
         "group": group.name,
-        "rate": group.rate,
-        "burst": group.burst,
+        **report(group, "rate", "burst"),
         "concurrency": group.concurrency if group.is_configured else None,
         "paused": group.paused,
     }

@@ -11,13 +11,12 @@ from heapq import merge
 from typing import Any, Final, NamedTuple
 
 from bide.errors import UsageError
-from bide.model.durations import from_us
+from bide.model.durations import at_to_us, from_us
 from bide.model.schedule import Schedule, Timing, check_schedule_name
 from bide.protocol.commands.schedules import read_page, read_schedules
 from bide.queue.schedules import found
-from bide.views.params import Asked
+from bide.views.params import Asked, moment_json, report
 from bide.views.site import AsyncSite
-from bide.views.times import moment_json
 
 
 class FoundSchedule(NamedTuple):
@@ -44,26 +43,15 @@ def _next_of(schedule: Schedule) -> datetime | None:
 
 def schedule_report(seen: FoundSchedule) -> dict[str, Any]:
     """A schedule as JSON has it."""
-    schedule = seen.schedule
+    one = seen.schedule
     return {
-        "name": schedule.name,
+        "name": one.name,
         "queue": seen.queue,
-        "task": schedule.task,
-        "cron": schedule.cron,
-        "tz": schedule.tz,
-        "every": schedule.every,
-        "at": [moment_json(at) for at in schedule.at],
-        "start": moment_json(schedule.start),
-        "end": moment_json(schedule.end),
-        "limit": schedule.limit,
-        "missed": schedule.missed,
-        "jitter": schedule.jitter,
-        "priority": schedule.priority,
-        "paused": schedule.paused,
-        "over": schedule.over,
-        "fired": schedule.fired,
-        "last": moment_json(schedule.last),
-        "next": moment_json(_next_of(schedule)),
+        **report(one, "task", "cron", "tz", "every"),
+        "at": [moment_json(at) for at in one.at],
+        **report(one, "start", "end", "limit", "missed", "jitter", "priority"),
+        **report(one, "paused", "over", "fired", "last"),
+        "next": moment_json(_next_of(one)),
     }
 
 
@@ -80,14 +68,13 @@ async def schedules(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     Raises:
         NotFound: there is no queue `q`.
     """
-    listed: list[dict[str, Any]] = []
-    now_us = 0
+    read: list[FoundSchedule] = []
     for queue in await site.known(asked.text("q")):
-        for now_us, one in await read_some(site, queue, MOST - len(listed)):
-            listed.append(_report(queue, one, now_us))
+        read += await read_some(site, queue, MOST - len(read))
+    listed = [_report(seen) for seen in read]
     listed.sort(key=lambda each: (each["next"] is None, each["next"] or "", each["name"]))
     return {
-        "now": moment_json(from_us(now_us)) if now_us else None,
+        "now": moment_json(read[-1].now if read else None),
         "schedules": listed,
         "all": len(listed) < MOST,
     }
@@ -101,41 +88,40 @@ async def schedule(site: AsyncSite, asked: Asked) -> dict[str, Any]:
         NotFound: there is no queue `q`.
         ScheduleNotFound: it has no such schedule.
     """
-    queue, now_us, one = await named(site, asked)
-    return describe_schedule(queue, one, now_us)
+    return describe_schedule(await named(site, asked))
 
 
-def describe_schedule(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
+def describe_schedule(seen: FoundSchedule) -> dict[str, Any]:
     """A schedule as the page and the API have it."""
-    now = moment_json(from_us(now_us))
-    return {"now": now, **_report(queue, one, now_us), "stand": one.stand}
+    return {"now": moment_json(seen.now), **_report(seen), "stand": seen.schedule.stand}
 
 
-async def named(site: AsyncSite, asked: Asked) -> tuple[str, int, Schedule]:
-    """Queue, the server's time, and the schedule that is named; raises as `schedule` does."""
+async def named(site: AsyncSite, asked: Asked) -> FoundSchedule:
+    """Find the schedule that is named; raises as `schedule` does."""
     queue = await site.one(asked.text("q"))
     name = check_schedule_name(asked.text("name"))
     page = await site.client.run(read_schedules(site.keys(queue), [name]))
-    return queue, page.now_us, found(next(iter(page.schedules), None), name, queue)
+    one = found(next(iter(page.schedules), None), name, queue)
+    return FoundSchedule(queue, one, from_us(page.now_us))
 
 
-def foreseen(one: Schedule, timing: Timing, now_us: int) -> list[str | None]:
+def foreseen(seen: FoundSchedule, timing: Timing) -> list[str | None]:
     """The next times of a schedule if it were set to these."""
-    return _next(one.foreseen(timing, now_us))
+    return _next(seen.schedule.foreseen(timing, at_to_us(seen.now)))
 
 
-def _report(queue: str, one: Schedule, now_us: int) -> dict[str, Any]:
-    shown = schedule_report(FoundSchedule(queue, one, from_us(now_us)))
-    return shown | {"when": one.when, "upcoming": _next(one)}
+def _report(seen: FoundSchedule) -> dict[str, Any]:
+    one = seen.schedule
+    return schedule_report(seen) | {"when": one.when, "upcoming": _next(one)}
 
 
-async def read_some(site: AsyncSite, queue: str, most: int) -> list[tuple[int, Schedule]]:
-    """The schedules of a queue, `most` at most, each with the server's time."""
-    found: list[tuple[int, Schedule]] = []
+async def read_some(site: AsyncSite, queue: str, most: int) -> list[FoundSchedule]:
+    """The schedules of a queue, `most` at most."""
+    found: list[FoundSchedule] = []
     cursor = "0"
     while len(found) < most:
         page = await site.client.run(read_page(site.keys(queue), cursor))
-        found += [(page.now_us, schedule) for schedule in page.schedules]
+        found += [FoundSchedule(queue, one, from_us(page.now_us)) for one in page.schedules]
         cursor = page.cursor
         if cursor == "0":
             break
@@ -180,8 +166,8 @@ async def firings(
     owned: list[tuple[str, Schedule]] = []
     for queue, number in queues.items():
         if number:
-            found = await read_some(site, queue, MOST - len(owned))
-            owned += [(queue, schedule) for _, schedule in found]
+            read = await read_some(site, queue, MOST - len(owned))
+            owned += [(queue, seen.schedule) for seen in read]
     # In a thread: to reckon so many times takes longer than others who are served can wait.
     counts, until_us = await asyncio.to_thread(_count, tuple(owned), from_us, to_us, step_us)
     return Firings(counts, until_us, max(0, sum(queues.values()) - len(owned)))

@@ -53,6 +53,10 @@ class Site:
         self._everywhere = keys_of(None, self.prefix)
         self._queues: dict[str, Queue] = {}
 
+    def keys(self, queue: str) -> Keys:
+        """The keys of a queue."""
+        return keys_of(queue, self.prefix)
+
     def queue(self, name: str) -> Queue:
         """A queue by name, whether it was ever used or not."""
         if name not in self._queues:

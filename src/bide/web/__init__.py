@@ -3,12 +3,11 @@
 `app` makes an ASGI application, which stands alone (`bide web`) or in another. HTML and SVG are
 rendered here and can be read without scripts; small modules keep a page live.
 
-    reads/       what is shown, as plain values: functions from a site and what was asked for
-    pages.py     the same values as HTML; api.py: as JSON
-    actions.py   what an operator may change; changes.py: of jobs, which chosen.py chooses
-    access.py    who may see and who may change; what a browser may do with a page
-    live.py      tells browsers that something has changed
-    serving.py   serves it by itself
+    pages.py        what `bide.views` reads, as HTML
+    application.py  the same as JSON, the addresses, and a server for it alone
+    actions.py      what an operator may change; selection.py: which jobs a form means
+    access.py       who may see and who may change; what a browser may do with a page
+    live.py         tells browsers that something has changed
 """
 
 from importlib import import_module

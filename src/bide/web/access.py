@@ -180,30 +180,22 @@ _OF_PROXIES_BEGIN: Final = ("x-forwarded", "cf-")
 sent by another machine, even if the proxy runs on this machine."""
 
 
-def _is_proxied(name: str) -> bool:
-    return name in _OF_PROXIES or name.startswith(_OF_PROXIES_BEGIN)
-
-
 def _is_local(request: Request) -> bool:
     """Whether the sender is this machine, and meant it: a name that leads here may be another's."""
     client = request.client
-    if client is None or not _is_loopback(client.host):  # None: over a unix socket, from a proxy
+    if client is None or not is_loopback(client.host):  # None: over a unix socket, from a proxy
         return False
-    if any(map(_is_proxied, request.headers)):
+    if any(h in _OF_PROXIES or h.startswith(_OF_PROXIES_BEGIN) for h in request.headers):
         return False
-    host = _name_in(f"//{request.headers.get('host', '')}")
-    return host == "localhost" or host.endswith(".localhost") or _is_loopback(host)
-
-
-def _name_in(address: str) -> str:
-    """The name of the machine; nothing where there is none, or no address."""
     try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
-        return ""
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:  # no address
+        return False
+    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's alone."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -244,20 +236,23 @@ def _is_own(request: Request) -> bool:
 log = logging.getLogger("bide.web")
 
 
+_STATUS: Final[dict[type[Exception], int]] = {
+    **dict.fromkeys((NotFound, JobNotFound, ScheduleNotFound), 404),
+    DuplicateJob: 409,
+    UsageError: 400,
+    ServerUnavailable: 503,
+    BideError: 502,
+}
+"""Of the first class that an error has."""
+
+
 def status_and_sentence(error: Exception) -> tuple[int, str]:
     """For an error that met a request; one that is not ours is logged, and not told."""
     if isinstance(error, Refused):
         return error.status, str(error)
-    if isinstance(error, NotFound | JobNotFound | ScheduleNotFound):
-        return 404, str(error)
-    if isinstance(error, DuplicateJob):
-        return 409, str(error)
-    if isinstance(error, UsageError):
-        return 400, str(error)
-    if isinstance(error, ServerUnavailable):
-        return 503, str(error)
-    if isinstance(error, BideError):
-        return 502, str(error)
+    for kind, status in _STATUS.items():
+        if isinstance(error, kind):
+            return status, str(error)
     log.error("a request failed", exc_info=error)
     return 500, "Something is wrong with the page itself; its log has the error."
 

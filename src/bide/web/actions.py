@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -23,7 +23,7 @@ from bide.errors import BideError, UsageError
 from bide.model.durations import describe, to_us
 from bide.model.ids import new_id
 from bide.model.job import FINISHED, State
-from bide.model.schedule import Schedule, id_of
+from bide.model.schedule import id_of
 from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -32,47 +32,18 @@ from bide.protocol.commands import schedules as ops
 from bide.queue.schedules import found, ran
 from bide.views.jobs import read_range
 from bide.views.params import LATEST_US, Asked
-from bide.views.schedules import describe_schedule, foreseen, named
+from bide.views.schedules import FoundSchedule, describe_schedule, foreseen, named
 from bide.views.site import AsyncSite
+from bide.views.verbs import VERBS, results
 from bide.web.access import Refused, Role, status_and_sentence
 from bide.web.pages import render
 from bide.web.selection import MOST, Chosen, choose, given, read_wish
-
-
-class JobAction(NamedTuple):
-    """A change that the dashboard offers for jobs."""
-
-    does: str
-    """The label of its button."""
-    done: str
-    states: tuple[State, ...]
-    """The states of jobs that allow the change."""
-
-
-_DUE: Final = (State.WAITING, State.DELAYED)
-_UNBEGUN: Final = (*_DUE, State.BLOCKED)
-_ENDED: Final = tuple(state for state in State if state in FINISHED)
-
-VERBS: Final[dict[str, JobAction]] = {
-    "cancel": JobAction("Cancel", "cancelled", (State.ACTIVE, *_UNBEGUN)),
-    "promote": JobAction("Run now", "made due now", _UNBEGUN),
-    "reschedule": JobAction("Reschedule", "rescheduled", _UNBEGUN),
-    "spread": JobAction("Spread", "spread", _DUE),
-    "retry": JobAction("Retry", "retried", _ENDED),
-    "delete": JobAction("Delete", "deleted", (*_UNBEGUN, *_ENDED)),
-}
-"""What can be done to jobs."""
 
 MOST_STEPS: Final = 1_000
 """Moments over which jobs are spread, at most."""
 
 _TRIP: Final = 10
 """Calls per round trip: a bulk change leaves others their turn."""
-
-_FINE: Final = ("ok", "asked")
-
-_IN_THEIR_LIST: Final = ("reschedule", "spread")
-"""Verbs that leave jobs in their list, so that changed jobs look like the remaining ones."""
 
 _OF_ONE_FORM: Final = ("sure", "as_of", "after")
 """Fields that the form for the remaining jobs sets to new values."""
@@ -86,10 +57,10 @@ async def change_jobs(site: AsyncSite, request: Request, asked: Asked, verb: str
         NotFound: there is no such queue.
     """
     does = VERBS[verb]
-    if verb in _IN_THEIR_LIST and not (asked.text("id") or asked.text("from")):
-        raise UsageError(f"{does.does} which jobs? Give an id, or a range: from= and to=.")
+    if not (does.leaves_list or asked.text("id") or asked.text("from")):
+        raise UsageError(f"{does.label} which jobs? Give an id, or a range: from= and to=.")
     what = _what(verb, asked)  # checks the form before anything is asked or done
-    chosen = await choose(site, asked, does.states)
+    chosen = await choose(site, asked, does.possible)
     if not chosen.named and chosen.total > MOST and asked.text("from"):
         _check_rest(verb, asked, chosen)
     shown: dict[str, Any] = {"role": Role.OPERATOR, "asked": asked, "site": site}
@@ -104,10 +75,9 @@ async def change_jobs(site: AsyncSite, request: Request, asked: Asked, verb: str
     words: Counter[str] = sum(came.values(), Counter())
     if trouble and (chosen.named or not words):
         raise trouble
-    if chosen.named and set(words) <= set(_FINE) and verb != "delete":
+    if chosen.named and set(words) <= set(does.fine) and verb != "delete":
         ((queue, (id,)),) = chosen.ids.items()
-        root = request.scope.get("root_path", "").rstrip("/")
-        return RedirectResponse(Asked("").address(f"{root}/job", q=queue, id=id), 303)
+        return _to(request, "job", q=queue, id=id)
     moved = Counter({queue: each["ok"] for queue, each in came.items()})
     status, problem = status_and_sentence(trouble) if trouble else (200, None)
     return render(
@@ -116,8 +86,8 @@ async def change_jobs(site: AsyncSite, request: Request, asked: Asked, verb: str
         status,
         problem=problem,
         untold=chosen.count - words.total(),
-        changed=sum(words[word] for word in _FINE),
-        others={word: n for word, n in words.items() if word not in _FINE},
+        changed=sum(words[word] for word in does.fine),
+        others={word: n for word, n in words.items() if word not in does.fine},
         rest=None if trouble else _after(fields, chosen.rest(moved)),
         **shown,
     )
@@ -129,11 +99,7 @@ def _after(fields: list[tuple[str, str]], rest: str | None) -> list[tuple[str, s
 
 
 def _check_rest(verb: str, asked: Asked, chosen: Chosen) -> None:
-    """Refuse what could not go on: those that were moved would be taken for those that are left.
-
-    Raises:
-        UsageError: too many jobs are meant, and are due in the same range after the change.
-    """
+    """Refuse what could not go on: those that were moved would be taken for those that are left."""
     (from_us, to_us), now_us = read_range(asked), chosen.as_of_us
     match verb:
         case "spread":
@@ -153,11 +119,7 @@ def _check_rest(verb: str, asked: Asked, chosen: Chosen) -> None:
 
 
 def _what(verb: str, asked: Asked) -> str:
-    """Return the rest of the sentence that says what would be done.
-
-    Raises:
-        UsageError: the time is missing or invalid.
-    """
+    """Return the rest of the sentence that says what would be done."""
     if verb == "spread":
         return f"evenly over the next {describe(_over_us(asked) / 1e6)}"
     if verb == "reschedule":
@@ -188,7 +150,19 @@ async def _do(
     """Do it in bounded steps, until one fails; how many jobs of each queue came to which word."""
     came: dict[str, Counter[str]] = {}
     for queue, ids in chosen.ids.items():
-        commands = _commands(site, verb, asked, queue, ids, chosen.states)
+        keys, states = site.keys(queue), chosen.states
+        commands: list[Command[Any]]
+        if verb == "spread":
+            steps = spread(ids, _over_us(asked))
+            commands = [job_commands.reschedule(keys, some, f"+{us}") for some, us in steps]
+        else:
+            commands = VERBS[verb].commands(
+                keys,
+                ids,
+                when=_when(asked) if verb == "reschedule" else "+0",
+                running=State.ACTIVE in states,
+                unbegun=not FINISHED.issuperset(states),
+            )
         words = came[queue] = Counter[str]()
         for i in range(0, len(commands), _TRIP):
             trouble = None
@@ -196,41 +170,10 @@ async def _do(
                 if isinstance(replies, BideError):
                     trouble = replies
                 else:
-                    words.update(getattr(reply, "result", reply) for reply in replies)
+                    words.update(results(replies))
             if trouble:
                 return came, trouble
     return came, None
-
-
-def _commands(
-    site: AsyncSite,
-    verb: str,
-    asked: Asked,
-    queue: str,
-    ids: Sequence[str],
-    states: Sequence[State],
-) -> list[Command[Any]]:
-    keys = site.keys(queue)
-    if verb == "spread":
-        steps = spread(ids, _over_us(asked))
-        return [job_commands.reschedule(keys, some, f"+{after_us}") for some, after_us in steps]
-    commands: list[Command[Any]] = []
-    for i in range(0, len(ids), job_commands.MOST_CHANGED):
-        some = ids[i : i + job_commands.MOST_CHANGED]
-        match verb:
-            case "cancel":
-                commands.append(job_commands.cancel(keys, some, running=State.ACTIVE in states))
-            case "promote":
-                commands.append(job_commands.promote(keys, some))
-            case "reschedule":
-                commands.append(job_commands.reschedule(keys, some, _when(asked)))
-            case "retry":
-                commands.append(job_commands.retry(keys, some, "+0"))
-            case _:
-                commands.append(
-                    job_commands.delete(keys, some, unbegun=not FINISHED.issuperset(states))
-                )
-    return commands
 
 
 def spread(ids: Sequence[str], over_us: int) -> list[tuple[Sequence[str], int]]:
@@ -238,11 +181,6 @@ def spread(ids: Sequence[str], over_us: int) -> list[tuple[Sequence[str], int]]:
     size = min(job_commands.MOST_CHANGED, -(-len(ids) // MOST_STEPS)) or 1
     groups = [ids[i : i + size] for i in range(0, len(ids), size)]
     return [(group, i * over_us // len(groups)) for i, group in enumerate(groups)]
-
-
-SCHEDULE_VERBS: Final = tuple(
-    f"{verb}-schedule" for verb in ("pause", "resume", "run", "remove", "edit")
-)
 
 
 async def act_on_schedule(
@@ -255,62 +193,57 @@ async def act_on_schedule(
         NotFound: there is no such queue.
         ScheduleNotFound: the queue has no such schedule.
     """
-    queue, now_us, one = await named(site, asked)
-    keys = site.keys(queue)
+    seen = await named(site, asked)
+    queue, one, keys = seen.queue, seen.schedule, site.keys(seen.queue)
     shown: dict[str, Any] = {"role": role, "asked": asked, "site": site}
     match verb:
-        case "pause-schedule" | "resume-schedule":
-            is_pause = verb == "pause-schedule"
-            found(
-                await site.client.run(ops.pause_schedule(keys, one.name, is_pause)), one.name, queue
-            )
-        case "run-schedule":
+        case "pause" | "resume":
+            command = ops.pause_schedule(keys, one.name, verb == "pause")
+            found(await site.client.run(command), one.name, queue)
+        case "run":
             id = id_of(one.name, new_id())
             receipt = await site.client.run(ops.run_schedule(keys, one.name, id))
             return _to(request, "job", q=queue, id=ran(receipt, one.name, queue, id).id)
-        case "remove-schedule":
+        case "remove":
             if asked.text("sure") != "1":
-                return render(request, "remove", m=describe_schedule(queue, one, now_us), **shown)
+                return render(request, "remove", m=describe_schedule(seen), **shown)
             await site.client.run(ops.remove_schedules(keys, [one.name]))
             return _to(request, "schedules", q=queue)
         case _:
-            return await _edit(site, request, asked, shown, queue, now_us, one)
+            return await _edit(site, request, asked, shown, seen)
     return _to(request, "schedule", q=queue, name=one.name)
 
 
 async def _edit(
-    site: AsyncSite,
-    request: Request,
-    asked: Asked,
-    shown: dict[str, Any],
-    queue: str,
-    now_us: int,
-    one: Schedule,
+    site: AsyncSite, request: Request, asked: Asked, shown: dict[str, Any], seen: FoundSchedule
 ) -> Response:
-    def again(one: Schedule, status: int, **more: Any) -> Response:
+    queue, one = seen.queue, seen.schedule
+
+    def again(seen: FoundSchedule, status: int, **more: Any) -> Response:
         """The form as it was sent, below what it means, or what is wrong with it."""
-        m = describe_schedule(queue, one, now_us)
+        m = describe_schedule(seen)
         return render(request, "schedule", status, m=m, fields=given(asked), **more, **shown)
 
     try:
         wish = read_wish(asked)
-        times = foreseen(one, wish.timing, now_us)
+        times = foreseen(seen, wish.timing)
     except UsageError as error:
-        return again(one, 400, problem=str(error))
+        return again(seen, 400, problem=str(error))
     is_stale = asked.text("stand") != one.stand
     if not is_stale and asked.text("sure") == "1":
         edited = await site.client.run(ops.edit_schedule(site.keys(queue), one, *wish))
         if edited.word in ("ok", "same"):
             return _to(request, "schedule", q=queue, name=one.name)
         one, is_stale = found(edited.schedule, one.name, queue), True
-        times = foreseen(one, wish.timing, now_us)
+        seen = seen._replace(schedule=one)
+        times = foreseen(seen, wish.timing)
     if is_stale:
         sentence = (
             f"Somebody else has changed {one.name} meanwhile: it fires {one.when} now. Save again "
             "if yours is to hold."
         )
-        return again(one, 409, problem=sentence, times=times, wish=wish)
-    return again(one, 200, times=times, wish=wish)
+        return again(seen, 409, problem=sentence, times=times, wish=wish)
+    return again(seen, 200, times=times, wish=wish)
 
 
 def _to(request: Request, page: str, **asked: str) -> Response:
@@ -329,34 +262,18 @@ async def act(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Re
     """
     if role != Role.OPERATOR:
         raise Refused("You may look, but not change anything; an operator's token may.", 403)
-    verb = asked.text("verb")
-    if verb in ("pause", "resume"):
-        return await _pause(site, request, asked, verb)
-    if verb in SCHEDULE_VERBS:
+    verb, _, of = (word := asked.text("verb")).partition("-")
+    if of == "schedule" and verb in ("pause", "resume", "run", "remove", "edit"):
         return await act_on_schedule(site, request, asked, role, verb)
-    if verb in ("pause-group", "resume-group"):
-        return await _pause_group(site, request, asked, verb)
-    if verb not in VERBS:
-        raise UsageError(f"There is no verb {verb[:40]!r}; there are {', '.join(VERBS)}.")
-    return await change_jobs(site, request, asked, verb)
-
-
-async def _pause(site: AsyncSite, request: Request, asked: Asked, verb: str) -> Response:
-    name = await site.one(asked.text("q"))
-    keys = site.keys(name)
-    await site.client.run(
-        job_commands.pause(keys) if verb == "pause" else job_commands.resume(keys)
-    )
-    root = request.scope.get("root_path", "").rstrip("/")
-    return RedirectResponse(Asked("").address(f"{root}/queue", q=name), 303)
-
-
-async def _pause_group(site: AsyncSite, request: Request, asked: Asked, verb: str) -> Response:
-    queue = await site.one(asked.text("q"))
-    await site.client.run(
-        queue_commands.configure(
-            site.keys(queue), asked.text("group"), paused=verb == "pause-group"
-        )
-    )
-    root = request.scope.get("root_path", "").rstrip("/")
-    return RedirectResponse(Asked("").address(f"{root}/groups", q=queue), 303)
+    if word in ("pause", "resume", "pause-group", "resume-group"):
+        queue, is_pause = await site.one(asked.text("q")), verb == "pause"
+        keys = site.keys(queue)
+        if of:
+            command = queue_commands.configure(keys, asked.text("group"), paused=is_pause)
+            await site.client.run(command)
+            return _to(request, "groups", q=queue)
+        await site.client.run((job_commands.pause if is_pause else job_commands.resume)(keys))
+        return _to(request, "queue", q=queue)
+    if word not in VERBS:
+        raise UsageError(f"There is no verb {word[:40]!r}; there are {', '.join(VERBS)}.")
+    return await change_jobs(site, request, asked, word)

@@ -27,9 +27,9 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bide.logs import plain
+from bide.views import READS
 from bide.views.params import Asked
 from bide.views.site import AsyncSite, Mask, NotFound, mask_secrets
-from bide.views.table import READS
 from bide.web.access import (
     HEADERS,
     Access,
@@ -144,11 +144,7 @@ def app(
 
 
 async def _without_slash(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
-    """Redirect an address that ends with a slash to the one without, on this host.
-
-    Raises:
-        NotFound: the page does not exist.
-    """
+    """Redirect an address that ends with a slash to the one without, on this host."""
     path: str = request.path_params["path"]
     name = path.rstrip("/")
     read = name.removeprefix("api/")
@@ -182,11 +178,6 @@ def _guarded(
 
 
 async def _form(request: Request) -> bytes:
-    """The body of a form.
-
-    Raises:
-        Refused: it is too long.
-    """
     body = b""
     async for piece in request.stream():
         body += piece

@@ -29,12 +29,11 @@ from bide.model.job import LISTABLE
 from bide.model.latency import LONGEST
 from bide.model.schedule import zone_of
 from bide.version import VERSION
+from bide.views import READS
 from bide.views.charts import draw, draw_heat
-from bide.views.params import ORDER, Asked
+from bide.views.params import ORDER, Asked, about, megabytes, relative
 from bide.views.site import AsyncSite, NotFound, rest_after
-from bide.views.table import READS
 from bide.views.timeline import TIMELINE_SPANS
-from bide.views.times import about, relative
 from bide.web.access import Role, extra_headers, status_and_sentence
 from bide.web.selection import filled
 
@@ -137,7 +136,7 @@ def _templates() -> jinja2.Environment:
         "pretty": _pretty,
         "t": _time,
         "rel": _relative,
-        "bytes": _megabytes,
+        "bytes": megabytes,
         "wall": _wall,
         "id": short_id,
         "about": about,
@@ -153,10 +152,6 @@ def _templates() -> jinja2.Environment:
     return env
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
-
-
 def _harmless(value: Any) -> Any:
     """Every text that a template writes passes here."""
     if isinstance(value, Markup):
@@ -165,13 +160,11 @@ def _harmless(value: Any) -> Any:
 
 
 def _block(text: str) -> Markup:
-    """A text of several lines."""
     cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… ({len(text):,} characters)"
     return Markup("\n").join(escape(printable(line)) for line in cut.split("\n"))
 
 
 def _pretty(value: Any) -> Markup:
-    """A value as JSON; in one line where that is short."""
     line = json.dumps(value, ensure_ascii=False)
     return _block(line if len(line) <= 60 else json.dumps(value, ensure_ascii=False, indent=2))
 
@@ -217,7 +210,6 @@ def _story(job: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _wall(at: str, zone: str) -> str:
-    """A moment as a clock in that zone shows it."""
     try:
         return f"{datetime.fromisoformat(at).astimezone(zone_of(zone)):%Y-%m-%d %H:%M:%S %Z}"
     except UsageError:  # this machine knows no such zone

@@ -9,13 +9,12 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 from bide.errors import UsageError
-from bide.model.durations import SECOND_US, to_us
+from bide.model.durations import SECOND_US, describe_exactly, to_us
 from bide.model.job import FINISHED, State
 from bide.model.schedule import Missed, Timing, check_missed, timing_of
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.jobs import MAX_PAGE
-from bide.views.find import OVERLAP, Place, Scan, Walk, Wanted
-from bide.views.jobs import read_range
+from bide.views.jobs import OVERLAP, Filter, Place, Scan, Walk, read_range
 from bide.views.params import LATEST_US, Asked, read_moment
 from bide.views.site import AsyncSite
 
@@ -108,11 +107,11 @@ async def _in_range(site: AsyncSite, asked: Asked) -> Chosen:
 
 
 async def _that_fit(site: AsyncSite, asked: Asked, states: Sequence[State]) -> Chosen:
-    wanted = await Wanted.read(site, asked)
+    queues, wanted = await site.known(asked.text("q")), Filter.read(asked)
     odd = [state for state in wanted.states if state not in states]
     if odd:
         raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
-    scan = Scan(site, wanted, look=LOOK, after=asked.text("after"))
+    scan = Scan(site, queues, wanted, look=LOOK, after=asked.text("after"))
     chosen = Chosen(states=wanted.states, as_of_us=asked.number("as_of", 0, LATEST_US))
     async for seen in scan.each():
         if not chosen.as_of_us:
@@ -129,10 +128,6 @@ FIELDS: Final = ("kind", "cron", "tz", "every", "at", "start", "end", "limit", "
 
 _KINDS: Final = ("cron", "every", "at")
 _LARGEST_LIMIT: Final = 10**15
-_UNITS: Final = (
-    *(("d", 86_400 * SECOND_US), ("h", 3_600 * SECOND_US), ("m", 60 * SECOND_US)),
-    *(("s", SECOND_US), ("ms", 1_000), ("us", 1)),
-)
 
 
 class Wish(NamedTuple):
@@ -150,13 +145,13 @@ def filled(shown: Mapping[str, Any]) -> dict[str, str]:
         "kind": kind,
         "cron": shown["cron"] or "",
         "tz": shown["tz"] or "",
-        "every": exact(round((shown["every"] or 0) * SECOND_US)),
+        "every": describe_exactly(round((shown["every"] or 0) * SECOND_US)),
         "at": " ".join(shown["at"]),
         "start": shown["start"] or "",
         "end": shown["end"] or "",
         "limit": str(shown["limit"] or ""),
         "missed": shown["missed"],
-        "jitter": exact(round(shown["jitter"] * SECOND_US)),
+        "jitter": describe_exactly(round(shown["jitter"] * SECOND_US)),
     }
 
 
@@ -191,16 +186,6 @@ def read_wish(asked: Asked) -> Wish:
     )
     missed = check_missed(cast("Missed", asked.text("missed")))
     return Wish(timing, missed, to_us(asked.text("jitter") or 0, "jitter"))
-
-
-def exact(us: int) -> str:
-    """A duration as a form has it: read again, it is the same to the microsecond."""
-    parts = []
-    for unit, size in _UNITS:
-        count, us = divmod(us, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts)
 
 
 def _moment(asked: Asked, name: str) -> datetime | None:

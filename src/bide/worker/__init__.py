@@ -4,10 +4,11 @@
 - `loop`: decides what to send and how long to wait.
 - `queue_state`: one queue as the worker sees it.
 - `executors`: take a job from its claim to its outcome, in this process or in child processes.
+- `run`: one run of a job: its call and its outcome.
+- `processes`: the child processes of an executor.
 - `threads`: runs plain functions, and fires at the next due time.
 - `heartbeat`: renews leases, reports that the worker is alive, and refills schedules.
-- `wakeups`: listens for wake-up messages and requests to cancel.
-- `deadlines`: ends jobs that run too long.
+- `supervisor`: runs several workers as one unit.
 """
 
 from bide.worker.worker import Worker

@@ -16,6 +16,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from bide.client import aio
 from bide.errors import BideError
 from bide.logs import Log, printable
@@ -101,7 +103,11 @@ async def _awaiting(made: Awaitable[Any]) -> Any:
 def _calls(run: RunningJob, outcome: RunOutcome) -> list[_Call]:
     calls = []
     if outcome.is_failure and (hooks := hearing_failures()):
-        failure = _failure(run, outcome)
+        assert isinstance(outcome.value, BaseException)
+        args, kwargs = arguments_of(run)
+        failure = FailedAttempt(
+            current_job(), outcome.value, args, kwargs, outcome.retry_in, outcome.raised
+        )
         for middleware in hooks:
             name = f"the hook {type(middleware).__qualname__}.failed"
             calls.append(_Call(name, middleware.failed, (failure,)))
@@ -109,14 +115,6 @@ def _calls(run: RunningJob, outcome: RunOutcome) -> list[_Call]:
         name = f"its callback {outcome.callback!r}"
         calls.append(_Call(name, outcome.callback, (current_job(), outcome.value)))
     return calls
-
-
-def _failure(run: RunningJob, outcome: RunOutcome) -> FailedAttempt:
-    assert isinstance(outcome.value, BaseException)
-    args, kwargs = arguments_of(run)
-    return FailedAttempt(
-        current_job(), outcome.value, args, kwargs, outcome.retry_in, outcome.raised
-    )
 
 
 Report = Callable[[RunningJob, str, bool], None]
@@ -129,13 +127,7 @@ class Crashes:
     def __init__(
         self, client: aio.AsyncClient, report: Report, changed: Callable[[], None]
     ) -> None:
-        """Set up.
-
-        Args:
-            client: of the server.
-            report: called for each attempt.
-            changed: called when all lost attempts of a claim have been reported.
-        """
+        """Set up; `changed` is called when all lost attempts of a claim have been reported."""
         self._client = client
         self._report = report
         self._changed = changed
@@ -174,7 +166,9 @@ class Crashes:
             )
         for one, body in zip(lost, bodies, strict=True):
             now = time.monotonic()
-            run = RunningJob(queue_state, one.claimed._replace(body=body), now, lambda: None)
+            run = RunningJob(
+                queue_state, msgspec.structs.replace(one.claimed, body=body), now, lambda: None
+            )
             run.deadline = now
             self._report(run, _how(one), one.has_failed)
 

@@ -23,9 +23,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from bide.client import aio, blocking
 from bide.client.acl import SCRIPTS
@@ -34,7 +33,6 @@ from bide.client.url import GOODBYE, REPLY_TIMEOUT
 from bide.errors import BideError, ServerFull, ServerReadOnly
 from bide.logs import Log
 from bide.model.ids import short_id
-from bide.model.job import Claimed
 from bide.model.payload.signing import Keyring, Seal
 from bide.protocol.commands.queues import EVERY, WorkerReport, heartbeat, register_queues
 from bide.protocol.commands.schedules import read_schedules, refills, set_schedule
@@ -42,97 +40,91 @@ from bide.protocol.commands.worker import MAX_SETTLES, extend, worker_leave
 from bide.protocol.keys import Keys
 from bide.queue.schedules import declared
 from bide.worker.queue_state import QueueState
+from bide.worker.run.running_job import RunningJob
 
 AGAIN: Final = 1.0
 """Seconds before a heartbeat that failed is sent again."""
 
 
-async def send_heartbeats(
-    client: aio.AsyncClient,
-    keys: Keys,
-    queues: Sequence[Keys],
-    worker: str,
-    about: Callable[[float | None], WorkerReport],
-    beaten: Callable[[], None],
-    stop: Callable[[], None],
-    over: asyncio.Event,
-) -> None:
-    """Send heartbeats until `over` is set and the server has answered the last heartbeat.
+class Heartbeat:
+    """Reports that a worker is alive, until it leaves."""
 
-    A heartbeat that is not awaited could arrive after the worker has deregistered, because it has a
-    connection of its own.
+    def __init__(
+        self,
+        client: aio.AsyncClient,
+        keys: Keys,
+        queues: Sequence[Keys],
+        worker: str,
+        about: Callable[[float | None], WorkerReport],
+        stop: Callable[[], None],
+    ) -> None:
+        """Start to send heartbeats, in the running event loop.
 
-    Args:
-        client: of the server.
-        keys: the keys that belong to no queue.
-        queues: the keys of the queues that the worker serves.
-        worker: the worker's name.
-        about: returns the report, given how many seconds its clock is ahead of the server's.
-        beaten: called after each heartbeat that the server accepted.
-        stop: called once, when a request to stop the worker arrives.
-        over: set when the worker has stopped.
-    """
-    skew: float | None = None
-    has_stopped = False
-    missed = -1
-    names = [str(each.queue) for each in queues]
-    while not over.is_set():
-        pause = AGAIN
-        with contextlib.suppress(BideError):
-            before = time.time()
-            calls = (heartbeat(keys, worker, about(skew)), register_queues(keys, names))
-            pulse, _ = await client.attempt_many(calls)
-            if isinstance(pulse, BideError):
-                raise pulse
-            beaten()
-            pause = EVERY
-            skew = (before + time.time()) / 2 - pulse.now_us / 1e6
-            if pulse.stop and not has_stopped:
-                has_stopped = True
-                stop()
-            if client.missed_scripts != missed:
-                before_load = client.missed_scripts
-                await client.load_everywhere(SCRIPTS["viewer"])
-                missed = before_load
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await over.wait()
+        `about` returns the report, given how many seconds this clock is ahead of the server's.
+        `stop` is called once, when a request to stop the worker arrives.
+        """
+        self._client = client
+        self._keys = keys
+        self._queues = queues
+        self._worker = worker
+        self._about = about
+        self._stop = stop
+        self._over = asyncio.Event()
+        self._task = asyncio.create_task(self._send_all())
+        self.accepted_at = 0.0
+        """When the server last accepted a heartbeat (`time.monotonic()`); 0 for never."""
 
+    async def _send_all(self) -> None:
+        """Send heartbeats until the worker leaves and the server has answered the last one."""
+        skew: float | None = None
+        has_stopped = False
+        missed = -1
+        names = [str(each.queue) for each in self._queues]
+        while not self._over.is_set():
+            pause = AGAIN
+            with contextlib.suppress(BideError):
+                before = time.time()
+                beat = heartbeat(self._keys, self._worker, self._about(skew))
+                calls = (beat, register_queues(self._keys, names))
+                pulse, _ = await self._client.attempt_many(calls)
+                if isinstance(pulse, BideError):
+                    raise pulse
+                self.accepted_at = time.monotonic()
+                pause = EVERY
+                skew = (before + time.time()) / 2 - pulse.now_us / 1e6
+                if pulse.stop and not has_stopped:
+                    has_stopped = True
+                    self._stop()
+                if self._client.missed_scripts != missed:
+                    before_load = self._client.missed_scripts
+                    await self._client.load_everywhere(SCRIPTS["viewer"])
+                    missed = before_load
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._over.wait()
 
-async def deregister(
-    client: aio.AsyncClient,
-    keys: Keys,
-    queues: Sequence[Keys],
-    worker: str,
-    beating: asyncio.Task[None],
-) -> None:
-    """Remove a worker's record from the server; if that fails, the record expires."""
-    goodbye = [worker_leave(each, worker) for each in queues]
-    with contextlib.suppress(BideError, TimeoutError):
-        async with asyncio.timeout(GOODBYE):
-            await asyncio.wait([beating])
-            await client.run_many([*goodbye, heartbeat(keys, worker, None)])
+    async def close(self, *, leaves: bool) -> None:
+        """Send no more heartbeats; if the worker `leaves`, remove its record from the server.
+
+        If that fails, the record expires. A heartbeat has a connection of its own. So the worker
+        waits for the last one, because it could arrive after the record was removed.
+        """
+        self._over.set()
+        if leaves:
+            goodbye = [worker_leave(each, self._worker) for each in self._queues]
+            with contextlib.suppress(BideError, TimeoutError):
+                async with asyncio.timeout(GOODBYE):
+                    await asyncio.wait([self._task])
+                    last = heartbeat(self._keys, self._worker, None)
+                    await self._client.run_many([*goodbye, last])
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
 
 log = Log("bide.worker")
 
 GRACE: Final = 5.0
 """Seconds that a job may take to end after its time-out, before its lease is no longer renewed."""
-
-
-class HeldJob(Protocol):
-    """A job under a lease."""
-
-    queue_state: QueueState
-    claimed: Claimed
-    claimed_at: float
-    deadline: float
-    ended: bool
-    lost: bool
-
-    def named(self) -> AbstractContextManager[None]:
-        """Add the fields of this job to each record that is logged inside the context."""
-        ...
 
 
 class Leases(threading.Thread):
@@ -143,19 +135,10 @@ class Leases(threading.Thread):
         url: str,
         clock: str,
         lease: float,
-        held: Callable[[], Iterable[HeldJob]],
+        held: Callable[[], Iterable[RunningJob]],
         cancel: Callable[[str, str], None],
     ) -> None:
-        """Set up.
-
-        Args:
-            url: the server.
-            clock: which clock the scripts are built for.
-            lease: seconds.
-            held: returns the jobs held now; called in this thread.
-            cancel: called in this thread with the channel and the id of a job that must be
-                cancelled.
-        """
+        """Set up; the thread calls `cancel` with the channel and the id of a job to cancel."""
         super().__init__(name="bide-leases", daemon=True)
         self._interval = lease / 4
         self._client = blocking.Client(
@@ -184,7 +167,7 @@ class Leases(threading.Thread):
 
     def _renew(self) -> None:
         now = time.monotonic()
-        by_queue: dict[QueueState, list[HeldJob]] = {}
+        by_queue: dict[QueueState, list[RunningJob]] = {}
         for job in self._held():
             if now - job.claimed_at >= self._interval / 2 and now < job.deadline + GRACE:
                 by_queue.setdefault(job.queue_state, []).append(job)
@@ -195,7 +178,7 @@ class Leases(threading.Thread):
             except BideError as error:
                 log.warning("Leases of %s were not renewed this time: %s", queue_state.queue, error)
 
-    def _extend(self, queue_state: QueueState, jobs: Sequence[HeldJob]) -> None:
+    def _extend(self, queue_state: QueueState, jobs: Sequence[RunningJob]) -> None:
         tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
         verdicts = self._client.run(extend(queue_state.keys, self._lease_us, tokens))
         for job, verdict in zip(jobs, verdicts, strict=True):

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from bide.errors import UsageError
 from bide.logs import Log
-from bide.tasks.resources import Resource, resources
+from bide.tasks.registry import Resource, resources
 
 log = Log("bide.worker")
 

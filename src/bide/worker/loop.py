@@ -15,33 +15,91 @@ With nothing to send, the loop waits for the first of:
 - a wake-up message,
 - the end of a job,
 - a request to stop.
+
+A listener for wake-up messages blocks on a connection while the worker considers a queue empty. A
+request to cancel may be lost, because each reply to the renewal of a lease repeats it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from bide.client import aio
+from bide.client.url import WAKE_WAIT
 from bide.errors import BideError, ScriptBug, ServerRefused
 from bide.logs import Log
+from bide.model.durations import JITTER
 from bide.model.ids import short_id
 from bide.protocol.command import Command
 from bide.protocol.commands.worker import MAX_SETTLE_BYTES, Claim, Settle, Verdict
-from bide.worker.executors.local import LocalExecutor
-from bide.worker.executors.processes import ProcessExecutor
+from bide.worker.executors.base import Executor
 from bide.worker.failure_hooks import Crashes
 from bide.worker.heartbeat import ScheduleRefills
 from bide.worker.queue_state import PollingOrder, QueueState
 from bide.worker.relay import DependencyRelay
 from bide.worker.run.running_job import RunningJob
 from bide.worker.threads import make_alarm
-from bide.worker.wakeups import SharedListener
+
+_MARGIN: Final = 3.0
+
+
+class SharedListener:
+    """Listens on the wake list of one queue."""
+
+    def __init__(self, url: str, wake_key: str, heard: Callable[[str], None]) -> None:
+        """Set up; `heard` is called with the name of the sender of a wake-up message."""
+        self._client = aio.AsyncClient(url, reply_timeout=_MARGIN)
+        self._key = wake_key
+        self._heard = heard
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def listen(self, wanted: bool) -> None:
+        """Listen; or if not `wanted`, finish the current call and pause."""
+        if not wanted:
+            self._wanted.clear()
+        elif not self._wanted.is_set():
+            self._wanted.set()
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._listen())
+
+    async def close(self) -> None:
+        """Stop immediately. A wake-up message that arrives now is lost, as any of them may be."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    async def _listen(self) -> None:
+        while True:
+            await self._wanted.wait()
+            try:
+                message = await self._client.pop([self._key], WAKE_WAIT)
+            except Exception:
+                # Claims meet the same error and report it. Here only wake-up messages are lost; one
+                # may have been on its way.
+                await asyncio.sleep(JITTER.uniform(0.1, 1.0))
+                self._heard("-")
+                continue
+            if message is not None:
+                self._heard(message[1])
+
+
+async def listen(
+    client: aio.AsyncClient, channels: Sequence[str], heard: Callable[[str, str], None]
+) -> None:
+    """Listen on pub/sub channels until cancelled; `heard` is called with channel and text."""
+    async with client.listen(*channels) as listener:
+        while True:
+            message = await listener.next()
+            if message is not None:
+                heard(*message)
+
 
 _FIRST: Final = 0.05
 _LONGEST: Final = 2.0
@@ -53,7 +111,7 @@ LOG_EVERY: Final = 30
 def pause_after(failures: int) -> float:
     """Return the seconds to wait after consecutive failures: growing, bounded and jittered."""
     pause = min(_FIRST * 2.0 ** min(failures - 1, 16), _LONGEST)
-    return pause * random.uniform(0.5, 1.0)
+    return pause * JITTER.uniform(0.5, 1.0)
 
 
 log = Log("bide.worker")
@@ -85,6 +143,35 @@ class _QueueCalls(NamedTuple):
     settles: list[Settle]
     claim_for: int | None
     """How many jobs to claim; None for no claim."""
+
+    def commands(self, busy: int, burst: bool) -> list[Command[Any]]:
+        """Return the calls in their order."""
+        commands: list[Command[Any]] = [*self.notes]
+        if self.settles:
+            commands.append(self.queue_state.settle(self.settles))
+        if self.claim_for is not None:
+            commands.append(self.queue_state.claim(self.claim_for, busy, burst))
+        return commands
+
+    def read(self, replies: Iterator[Any]) -> _QueueReplies:
+        """Take the replies to these calls from the replies of a round trip."""
+        return _QueueReplies(
+            notes=[next(replies) for _ in self.notes],
+            verdicts=next(replies) if self.settles else None,
+            claim=next(replies) if self.claim_for is not None else None,
+        )
+
+
+class _QueueReplies(NamedTuple):
+    """The replies to `_QueueCalls`, each of which may be an error; None for a call not made."""
+
+    notes: list[BideError | None]
+    verdicts: list[Verdict] | BideError | None
+    claim: Claim | BideError | None
+
+
+def _error_of(reply: object) -> BideError | None:
+    return reply if isinstance(reply, BideError) else None
 
 
 class WorkerLoop:
@@ -138,7 +225,7 @@ class WorkerLoop:
             self._limit.reschedule(asyncio.get_running_loop().time() + _LAST_ROUND_TRIP)
         self.stop()
 
-    async def run(self, executor: LocalExecutor | ProcessExecutor) -> None:
+    async def run(self, executor: Executor) -> None:
         """Work until stopped, or in a burst until nothing is due and nothing runs."""
         self._executor = executor
         self._alarm = make_alarm(asyncio.get_running_loop(), self.wake)
@@ -174,14 +261,10 @@ class WorkerLoop:
         unsettled = sum(len(s.settles) for s in self._queue_states if not s.failures)
         return max(0, self._executor.capacity - len(self._executor) - unsettled)
 
-    def _batch(self) -> int:
-        """Return half the slots: one half runs during the round trip of the other half."""
-        return -(-self._executor.capacity // 2)
-
     def _finished(self) -> bool:
         if self._executor.is_spent:
             self.stopping = True
-        if any(s.settles or s.unanswered or s.said.waiting for s in self._queue_states):
+        if any(s.settles or s.unanswered or s.notes.waiting for s in self._queue_states):
             return self.cut_off
         if self._executor.busy or self._executor.has_callbacks or self._crashes.busy:
             return self.aborted
@@ -209,10 +292,9 @@ class WorkerLoop:
                 continue
             share = shares[place]
             claim_for = share if share or self._asks(queue_state, now, free) else None
-            if settles or claim_for is not None or queue_state.said.waiting:
-                parts.append(
-                    _QueueCalls(place, queue_state, queue_state.take_said(), settles, claim_for)
-                )
+            if settles or claim_for is not None or queue_state.notes.waiting:
+                notes = queue_state.take_notes()
+                parts.append(_QueueCalls(place, queue_state, notes, settles, claim_for))
         return parts
 
     def _take_settles(self) -> list[list[Settle]]:
@@ -239,7 +321,8 @@ class WorkerLoop:
         ]
         if True not in ready:
             return self._no_shares
-        shares = self._polling_order.share(ready, min(free, self._batch()))
+        half = -(-self._executor.capacity // 2)  # it runs during the round trip of the other half
+        shares = self._polling_order.share(ready, min(free, half))
         shares = [
             min(share, self._room(queue_state))
             for share, queue_state in zip(shares, self._queue_states, strict=True)
@@ -272,13 +355,9 @@ class WorkerLoop:
 
     async def _exchange(self, parts: Sequence[_QueueCalls]) -> None:
         """Make one round trip with notes, outcomes and claims."""
-        commands: list[Any] = []
-        for _, queue_state, notes, settles, claim_for in parts:
-            commands += notes
-            if settles:
-                commands.append(queue_state.settle(settles))
-            if claim_for is not None:
-                commands.append(queue_state.claim(claim_for, self._executor.busy, self._burst))
+        commands: list[Command[Any]] = []
+        for part in parts:
+            commands += part.commands(self._executor.busy, self._burst)
         sent = time.monotonic()
         self._limit = asyncio.timeout(_LAST_ROUND_TRIP if self.aborted else None)
         try:
@@ -289,34 +368,30 @@ class WorkerLoop:
                 part.queue_state.put_back(part.settles)
                 self._back_off(part.queue_state, error)
             return
-        at = 0
+        left = iter(replies)
         for part in parts:
-            end = at + len(part.notes) + bool(part.settles) + (part.claim_for is not None)
-            self._read(part, replies[at:end], sent)
-            at = end
+            self._read(part, part.read(left), sent)
 
-    def _read(self, part: _QueueCalls, replies: Sequence[Any], sent: float) -> None:
-        """Process the replies for one queue."""
-        _, queue_state, notes, settles, claim_for = part
-        note_replies, replies = replies[: len(notes)], replies[len(notes) :]
-        refused = next((reply for reply in note_replies if isinstance(reply, BideError)), None)
+    def _read(self, part: _QueueCalls, replies: _QueueReplies, sent: float) -> None:
+        queue_state, settles = part.queue_state, part.settles
+        refused = next((reply for reply in replies.notes if reply is not None), None)
         if refused is not None:
             log.info("queue %s: notes of jobs were refused: %s", queue_state.queue, refused)
-        failed = next((reply for reply in replies if isinstance(reply, BideError)), None)
+        failed = _error_of(replies.verdicts) or _error_of(replies.claim)
         if failed is not None:
             # A repeat has the same ids: an outcome that was applied returns the same reply.
             queue_state.put_back(settles)
         else:
             queue_state.succeeded()
-            if settles:
-                self._note_verdicts(queue_state, settles, replies[0])
-                if claim_for is None and self._burst:  # no wake-up messages
+            if isinstance(replies.verdicts, list):
+                self._note_verdicts(queue_state, settles, replies.verdicts)
+                if part.claim_for is None and self._burst:  # no wake-up messages
                     queue_state.check = True
-        if claim_for is not None and not isinstance(replies[-1], BideError):
+        if isinstance(replies.claim, Claim):
             self.polled = time.monotonic()
-            self._polling_order.note_taken(part.place, len(replies[-1].jobs))
-            self._take(queue_state, replies[-1], sent)
-            if replies[-1].stale:
+            self._polling_order.note_taken(part.place, len(replies.claim.jobs))
+            self._take(queue_state, replies.claim, sent)
+            if replies.claim.stale:
                 failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:
             self._back_off(queue_state, failed)
@@ -428,25 +503,14 @@ class WorkerLoop:
         self._executor.report(run, how, has_failed)
 
     def _on_wakeup(self, queue_state: QueueState, caller: str) -> None:
-        queue_state.hint(caller)
+        queue_state.on_wakeup(caller)
         self._wakeup.set()
 
 
 _LOOK_EVERY: Final = 1.0
 
 
-class Busy(Protocol):
-    """An executor, as `stop_when_idle` needs it."""
-
-    executed: int
-
-    @property
-    def busy(self) -> int:
-        """How many jobs are held."""
-        ...
-
-
-async def stop_when_idle(executor: Busy, max_idle: float, stop: Callable[[], None]) -> None:
+async def stop_when_idle(executor: Executor, max_idle: float, stop: Callable[[], None]) -> None:
     """Stop the worker once it has held no job for `max_idle` seconds."""
     last, seen = time.monotonic(), 0
     while True:

@@ -41,12 +41,8 @@ class Histogram(msgspec.Struct, array_like=True):
         self.total += seconds
 
 
-def _lateness() -> Histogram:
-    return Histogram([0] * (len(LATENESS) + 1))
-
-
-def _run_time() -> Histogram:
-    return Histogram([0] * (len(RUN_TIME) + 1))
+def _empty(bounds: Sequence[float]) -> Any:
+    return msgspec.field(default_factory=lambda: Histogram([0] * (len(bounds) + 1)))
 
 
 class WorkerMetrics(msgspec.Struct, array_like=True):
@@ -60,8 +56,12 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
     """Outcomes that the server recorded, by name."""
     refused: int = 0
     """Outcomes that came too late: another worker had the job."""
-    lateness: Histogram = msgspec.field(default_factory=_lateness)
-    run_time: Histogram = msgspec.field(default_factory=_run_time)
+    lateness: Histogram = msgspec.field(
+        default_factory=lambda: Histogram([0] * (len(LATENESS) + 1))
+    )
+    run_time: Histogram = msgspec.field(
+        default_factory=lambda: Histogram([0] * (len(RUN_TIME) + 1))
+    )
 
     def note_claim(self, reply: Claim) -> None:
         """Count the reply to a claim."""
@@ -89,10 +89,8 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
         self.refused += other.refused
         for outcome, count in other.settled.items():
             self.settled[outcome] = self.settled.get(outcome, 0) + count
-        for ours, theirs in (
-            (self.lateness, other.lateness),
-            (self.run_time, other.run_time),
-        ):
+        pairs = (self.lateness, other.lateness), (self.run_time, other.run_time)
+        for ours, theirs in pairs:
             ours.counts = [a + b for a, b in zip(ours.counts, theirs.counts, strict=True)]
             ours.total += theirs.total
 
@@ -119,12 +117,7 @@ _NO_ENVIRONMENT: Final = "SPT_NOENV"
 
 
 def title(queues: Sequence[str], running: Iterable[str]) -> str:
-    """Return `bide worker mail, low: 3 shop:send, shop:bill`; or `… : idle`.
-
-    Args:
-        queues: the queues that are served.
-        running: the task of each running job.
-    """
+    """Return `bide worker mail, low: 3 shop:send, shop:bill`; or `… : idle`."""
     names = Counter(running).most_common()
     shown = [f"{count} {name}" if count > 1 else name for name, count in names[:_NAMES]]
     if len(names) > _NAMES:

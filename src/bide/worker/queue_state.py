@@ -11,6 +11,10 @@ A queue is **ready** while it may have due jobs: no reply has shown yet that it 
 A prefetched job waits for this worker's own jobs, while another worker may be free. So a worker
 prefetches no more than a few milliseconds of work, by its recent run times. If no job ends for some
 time, it releases the prefetched jobs.
+
+A buffer holds the log lines and the progress of running jobs until the next round trip. It keeps as
+much of each job as the server would: its latest lines and its latest progress. So a job that floods
+the log loses only its own lines.
 """
 
 from __future__ import annotations
@@ -19,16 +23,90 @@ import heapq
 import re
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any, Final, Literal
 
 from bide.errors import UsageError
+from bide.model.history import MAX_LINES, PROGRESS
 from bide.model.payload.signing import Keyring, Seal
 from bide.protocol.command import Command
-from bide.protocol.commands.worker import Claim, Settle, Verdict, add_notes, claim, fitting, settle
+from bide.protocol.commands.worker import (
+    MAX_NOTED,
+    Claim,
+    ClaimSession,
+    JobNote,
+    Settle,
+    Verdict,
+    add_notes,
+    fitting,
+    settle,
+)
 from bide.protocol.keys import Keys
 from bide.worker.metrics import WorkerMetrics
-from bide.worker.notes import NoteBuffer
+
+MAX_BYTES: Final = 500_000
+"""Bytes of notes in one round trip; after that, the notes of further jobs wait for the next."""
+
+_Key = tuple[str, int]
+
+
+class _OneJob:
+    """The notes of one run."""
+
+    __slots__ = ("lines", "progress")
+
+    def __init__(self) -> None:
+        self.lines: deque[JobNote] = deque(maxlen=MAX_LINES)
+        self.progress: JobNote | None = None
+
+    def __iter__(self) -> Iterator[JobNote]:
+        yield from self.lines
+        if self.progress is not None:
+            yield self.progress
+
+
+class NoteBuffer:
+    """The notes of one queue's jobs; any thread adds, and the loop takes."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._jobs: dict[_Key, _OneJob] = {}
+        self.waiting = False
+        """Whether there are notes to send."""
+
+    def __iter__(self) -> Iterator[JobNote]:
+        """Iterate over the waiting notes, job by job."""
+        for job in self._jobs.values():
+            yield from job
+
+    def add(self, note: JobNote) -> bool:
+        """Add a note; return whether it is the first since `take`, so the loop must be woken."""
+        with self._lock:
+            job = self._jobs.setdefault((note.id, note.token), _OneJob())
+            if note.kind == PROGRESS:
+                job.progress = note
+            else:
+                job.lines.append(note)
+            first, self.waiting = not self.waiting, True
+            return first
+
+    def take(self) -> list[list[JobNote]]:
+        """Return the notes for each call of the next round trip, a few jobs each."""
+        calls: list[list[JobNote]] = []
+        size, count = 0, 0
+        with self._lock:
+            while self._jobs and size < MAX_BYTES:
+                job = self._jobs.pop(next(iter(self._jobs)))
+                if count % MAX_NOTED == 0:
+                    calls.append([])
+                count += 1
+                for note in job:
+                    calls[-1].append(note)
+                    size += len(note.text)
+            self.waiting = bool(self._jobs)
+        return calls
+
 
 _LOG_EVERY: Final = 30
 """Consecutive failures after which a known reason is logged again."""
@@ -60,7 +138,7 @@ class QueueState:
         """The queue's metrics; None if the worker counts none."""
         self.settles: deque[Settle] = deque()
         """Outcomes that are not sent yet; each occupies a slot until it is sent."""
-        self.said: Final = NoteBuffer()
+        self.notes: Final = NoteBuffer()
         """The notes of running jobs; any thread may add."""
         self.check = True
         """Whether to claim as soon as there is a free slot."""
@@ -68,8 +146,6 @@ class QueueState:
         """Whether a job is due that a limit of the queue holds back."""
         self.is_woken = False
         """Whether a wake-up message came and no claim has followed yet."""
-        self.unanswered = False
-        """Whether a claim was sent whose reply is missing: it may have taken jobs."""
         self._lacked = False
         """Whether a job has ended, since the last try, whose task is not served here."""
         self._tried_at = 0.0
@@ -85,14 +161,21 @@ class QueueState:
         """Whether sending is paused for a short time, because a round trip failed."""
         self.exact = False
         """Whether `until` is a deadline, for which precision counts, or only a time to poll."""
-        self.until = 0.0
-        """When to claim without a wake-up message (`time.monotonic()`); 0 if not set."""
         self._lease_us = lease_us
         self.lease: Final = lease_us / 1e6
-        self._seq = 1
+        self._session = ClaimSession(worker)
         self._clock = (0, 0.0)
         self._woken_since_claim = False  # a wake-up message came after the claim was built
-        self._echoed = False
+
+    @property
+    def until(self) -> float:
+        """When to claim without a wake-up message (`time.monotonic()`); 0 if not set."""
+        return self._session.until
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a claim was sent whose reply is missing: it may have taken jobs."""
+        return self._session.pending is not None
 
     def failed(self, reason: str) -> bool:
         """Count a round trip that failed; return whether to log the reason.
@@ -111,21 +194,10 @@ class QueueState:
         self.failures = 0
         self._reasons.clear()
 
-    def hint(self, caller: str) -> None:
-        """Handle a wake-up message for this queue.
-
-        A worker may receive the message that it sent itself to wake a backup, because the message
-        goes to the worker that has listened longest. It then claims again, and is now the last in
-        line. If it receives its own message a second time, no other worker listens.
-
-        Args:
-            caller: the worker that sent the message, or `-`.
-        """
-        if caller == self.worker and self._echoed:
-            self._echoed = False
-            return
-        self._echoed = caller == self.worker
-        self.is_woken = self._woken_since_claim = self.check = True
+    def on_wakeup(self, caller: str) -> None:
+        """Handle a wake-up message for this queue, which a claim of `caller` has sent."""
+        if self._session.is_news(caller):
+            self.is_woken = self._woken_since_claim = self.check = True
 
     def is_due(self, now: float, settles: Sequence[Settle] = ()) -> bool:
         """Whether to claim from the queue, in a round trip that also sends these outcomes."""
@@ -137,15 +209,20 @@ class QueueState:
 
     def take_settles(self) -> list[Settle]:
         """Take as many outcomes as fit one call; if it fails, use `put_back`."""
-        return [self.settles.popleft() for _ in range(fitting(self.settles))]
+        count = fitting(self.settles)
+        if count < len(self.settles):
+            return [self.settles.popleft() for _ in range(count)]
+        taken = list(self.settles)
+        self.settles.clear()
+        return taken
 
     def put_back(self, settles: Sequence[Settle]) -> None:
         """Queue these outcomes again, before the others."""
         self.settles.extendleft(reversed(settles))
 
-    def take_said(self) -> list[Command[None]]:
+    def take_notes(self) -> list[Command[None]]:
         """Take the buffered notes; return the calls that store them."""
-        return [add_notes(self.keys, notes) for notes in self.said.take()]
+        return [add_notes(self.keys, notes) for notes in self.notes.take()]
 
     def settle(self, settles: Sequence[Settle]) -> Command[list[Verdict]]:
         """Return the call that records outcomes."""
@@ -154,14 +231,13 @@ class QueueState:
     def claim(self, count: int, busy: int, burst: bool = False) -> Command[Claim]:
         """Return the next claim; it stays the same claim until `claimed` receives its reply."""
         self._woken_since_claim = False
-        self.unanswered = True
         flags, now = "s" if self._served else "", time.monotonic()
         self._served = False
         if not self._lacked or now - self._tried_at >= _TRY_EVERY:
             flags += "e"
             self._lacked, self._tried_at = False, now
         arm = 3 if burst else 2
-        return claim(self.keys, self.worker, self._seq, count, self._lease_us, busy, arm, flags)
+        return self._session.claim(self.keys, count, self._lease_us, busy, arm, flags)
 
     def note_task(self, *, served: bool) -> None:
         """Record the end of a job that a worker without its task has released, here or before."""
@@ -175,30 +251,21 @@ class QueueState:
 
     def claimed(self, reply: Claim, sent: float) -> None:
         """Process the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
-        self._seq += 1
+        self._session.claimed(reply, sent)
         if self.metrics is not None:
             self.metrics.note_claim(reply)
-        self.unanswered = False
         self.limited = reply.limited
         if not reply.stale:
             self._clock = reply.now_us, sent
         # The claim may have missed the jobs of a message that came after it.
         self.is_woken = self._woken_since_claim
-        if reply.stale:
-            self.check = True
-        elif reply.until_us:
-            self.check = reply.more or self._woken_since_claim
-            # Counted from the arrival of the reply, each alarm would be late by the reply's travel.
-            self.until = sent + (reply.until_us - reply.now_us) / 1e6
-            self.exact = reply.until_us == reply.deadline_us
-        else:
-            self.check = True
-            self.until = 0.0
+        self.check = not reply.until_us or reply.more or self._woken_since_claim
+        self.exact = reply.until_us == reply.deadline_us
 
 
 def _is_due_again(settle: Settle) -> bool:
     """Whether an outcome makes its job due immediately, so that the next claim may return it."""
-    again = settle.outcome in ("retry", "snooze") and settle.when == "+0"
+    again = settle.outcome in ("retry", "snooze") and settle.due == "+0"
     return again or settle.outcome == "release"
 
 
@@ -210,32 +277,24 @@ HEAVIEST: Final = 1_000_000
 _STRATEGIES: Final = "'strict', 'fair', or a weight for each queue such as {'high': 6, 'low': 1}"
 
 
-class PollingOrder(Protocol):
-    """Divides slots among queues, which are given by their indexes in the worker's list."""
+class PollingOrder:
+    """Divides slots among queues, which are given by their indexes in the worker's list.
+
+    Slots go to a queue only while all queues before it have no due job.
+    """
 
     def share(self, ready: Sequence[bool], slots: int) -> list[int]:
         """Return how many free slots each queue may fill; 0 for a queue that is not ready."""
-        ...
-
-    def note_taken(self, queue: int, jobs: int) -> None:
-        """Count jobs that were claimed from a queue."""
-
-
-class Strict:
-    """Gives slots to a queue only while all queues before it have no due job."""
-
-    def share(self, ready: Sequence[bool], slots: int) -> list[int]:
-        """Give all slots to the first queue that is ready."""
         shares = [0] * len(ready)
         if any(ready):
             shares[ready.index(True)] = slots
         return shares
 
     def note_taken(self, queue: int, jobs: int) -> None:
-        """Do nothing: the order is fixed."""
+        """Count jobs that were claimed from a queue."""
 
 
-class Weighted:
+class Weighted(PollingOrder):
     """Gives each queue its share of the claimed jobs while it has work."""
 
     def __init__(self, weights: Sequence[int]) -> None:
@@ -287,7 +346,7 @@ def make_order(choice: Strategy, queues: Sequence[str]) -> PollingOrder:
     if isinstance(choice, Mapping):
         return Weighted(_weights(choice, queues))
     if choice == "strict":
-        return Strict()
+        return PollingOrder()
     if choice == "fair":
         return Weighted([1] * len(queues))
     raise UsageError(f"strategy must be {_STRATEGIES}, not {choice!r}.")

@@ -37,12 +37,7 @@ class DependencyRelay:
     """Delivers in background tasks."""
 
     def __init__(self, client: aio.AsyncClient, reached: Callable[[set[str]], None]) -> None:
-        """Set up.
-
-        Args:
-            client: of the server.
-            reached: called with the names of the queues that received something.
-        """
+        """Set up; `reached` is called with the names of the queues that received something."""
         self._client = client
         self._reached = reached
         self._tasks: dict[str, asyncio.Task[None]] = {}

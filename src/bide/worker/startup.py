@@ -41,13 +41,7 @@ async def prepare_server(
 ) -> None:
     """Register the queues, and set the schedules that are declared for them.
 
-    Args:
-        client: of the server.
-        everywhere: the keys that belong to no queue.
-        queues: the keys of each queue.
-        allow_eviction: whether the server may drop keys when its memory is full.
-        keyring: keys that sign the jobs of schedules.
-        waits: whether to retry until the server can be reached.
+    If `waits` is true, this is retried until the server can be reached.
 
     Raises:
         ServerUnavailable: the server could not be reached, and `waits` is false; or waiting does
@@ -76,14 +70,7 @@ async def _register(
     allow_eviction: bool,
     keyring: Keyring | None,
 ) -> None:
-    """Register the queues and set the schedules; a repeat changes nothing.
-
-    Raises:
-        ServerUnavailable: the server could not be reached.
-        UsageError: a queue holds data, which would fail as jobs; or the server drops keys when its
-            memory is full, and that is not allowed.
-        ClientTooOld: a newer bide has changed the layout of a queue.
-    """
+    """Register the queues and set the schedules; a repeat changes nothing."""
     # If the server lacks the script of a call, that call is repeated after the other calls of its
     # round trip. Notes and outcomes must come before claims, so all scripts are loaded first. Later
     # the files may have been replaced by another version, or the process may have no descriptors.
@@ -118,8 +105,8 @@ def _check_policy(where: str, policy: str | None) -> None:
     elif policy != "noeviction":
         raise UsageError(
             f"The server at {where} would drop jobs without a word when its memory is full "
-            f"(maxmemory-policy {policy}); set maxmemory-policy noeviction, or accept that with "
-            "--allow-eviction or Worker(..., allow_eviction=True)."
+            f"(maxmemory-policy {policy}); run `CONFIG SET maxmemory-policy noeviction` on it, or "
+            "accept that with --allow-eviction or Worker(..., allow_eviction=True)."
         )
 
 
@@ -163,12 +150,6 @@ async def warn(
 
     Modules that declare no task are skipped: their functions are enqueued by import path, to any
     queue. A queue that another worker serves is skipped too.
-
-    Args:
-        client: of the worker's server.
-        everywhere: the keys that belong to no queue.
-        modules: the modules of the worker.
-        queues: the queues that it serves.
     """
     if not modules:
         return
@@ -185,7 +166,7 @@ async def warn(
         log.warning(
             "this worker serves %s, where its modules have no task: it will not run %s; start it "
             "with %s",
-            _listed(queues),
+            ", ".join(queues),
             _tasks_on(here, missed),
             _options(missed),
         )
@@ -194,7 +175,7 @@ async def warn(
         missed = [queue for queue in missed if queue not in served]
         if missed:
             idle = [queue for queue in queues if queue not in here]
-            served_idly = f"; on {_listed(idle)}, which it serves, its modules have no task"
+            served_idly = f"; on {', '.join(idle)}, which it serves, its modules have no task"
             log.warning(
                 "no worker runs %s: start this worker with %s too, or another%s",
                 _tasks_on(here, missed),
@@ -241,10 +222,6 @@ def _some(tasks: Sequence[str]) -> str:
     """Name the first task, and count the others."""
     first, *others = dict.fromkeys(tasks)
     return f"{first} and {len(others)} more" if others else first
-
-
-def _listed(queues: Iterable[str]) -> str:
-    return ", ".join(queues)
 
 
 def _options(queues: Iterable[str]) -> str:

@@ -18,18 +18,19 @@ with any code.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import astuple
 
 from bide import logs
 from bide.errors import (
@@ -46,8 +47,9 @@ from bide.worker import Worker
 from bide.worker.lifespan import leave_threads_behind
 from bide.worker.metrics import LATENESS, RUN_TIME, ByQueue, add_all, titled
 from bide.worker.processes import linux
-from bide.worker.processes.ipc import Reader, pair, send
-from bide.worker.processes.linux import python_command, signal_name
+from bide.worker.processes.ipc import Reader, send
+from bide.worker.processes.linux import signal_name
+from bide.worker.processes.pool import Control
 
 _SEND_PATIENCE: Final = 1.0
 """Seconds to wait while systemd does not read its messages; the event loop is blocked meanwhile."""
@@ -127,19 +129,12 @@ _METRICS_TIMEOUT: Final = 4.0
 _LONGEST: Final = 8192
 _MOST_WAITING: Final = 100
 """Maximum number of connections without a complete request; a new one closes the oldest."""
-_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
 
 async def serve(
     host: str, port: int, probes: dict[str, Probe], metrics: Metrics | None = None
 ) -> asyncio.Server:
-    """Serve probes and `/metrics`: answer `GET PATH` with 200, or with 503 and the problem.
-
-    Args:
-        host: the interface.
-        port: the port; 0 for any free port.
-        probes: the probes by path.
-        metrics: returns the text for `/metrics`; if it raises a `BideError`, the answer is 503.
+    """Serve probes by path, and `/metrics`: answer with 200, or with 503 and the problem.
 
     Raises:
         OSError: the port is taken.
@@ -193,7 +188,7 @@ async def _respond(head: bytes, probes: dict[str, Probe], metrics: Metrics | Non
         code, text = 503, f"{wrong}\n"
     body = text.encode()
     lines = [
-        f"HTTP/1.1 {code} {_REASONS.get(code, 'Service Unavailable')}",
+        f"HTTP/1.1 {code} {HTTPStatus(code).phrase}",
         f"Content-Type: {kind}",
         f"Content-Length: {len(body)}",
         "Cache-Control: no-store",
@@ -208,61 +203,38 @@ OUTCOMES: Final = ("complete", "retry", "fail", "snooze", "release", "cancel", "
 
 
 def worker_metrics(metrics: ByQueue, workers: int, deaths: int) -> str:
-    """Return the text of `/metrics`.
+    """Return the text of `/metrics`, of the sums over all current and former workers."""
+    queues = [({"queue": queue}, seen) for queue, seen in sorted(metrics.items())]
+    settled = [
+        ({**of, "outcome": name}, seen.settled.get(name, 0))
+        for of, seen in queues
+        for name in OUTCOMES
+    ]
+    late = [(of, Distribution(LATENESS, *astuple(seen.lateness))) for of, seen in queues]
+    ran = [(of, Distribution(RUN_TIME, *astuple(seen.run_time))) for of, seen in queues]
 
-    Args:
-        metrics: the sums over all current and former workers.
-        workers: how many workers run.
-        deaths: how many workers have died.
-    """
-    claims, claimed, refused = [], [], []
-    settled: list[tuple[Labels, float]] = []
-    lateness, run_time = [], []
-    for queue, seen in sorted(metrics.items()):
-        of = {"queue": queue}
-        claims.append((of, seen.claims))
-        claimed.append((of, seen.claimed))
-        refused.append((of, seen.refused))
-        settled += [({**of, "outcome": name}, seen.settled.get(name, 0)) for name in OUTCOMES]
-        lateness.append((of, Distribution(LATENESS, seen.lateness.counts, seen.lateness.total)))
-        run_time.append((of, Distribution(RUN_TIME, seen.run_time.counts, seen.run_time.total)))
+    def counter(name: str, help: str, samples: Sequence[tuple[Labels, float]]) -> Family:
+        return Family(name, "counter", help, samples)
+
+    def sums(name: str, help: str, of: str) -> Family:
+        return counter(name, help, [(labels, getattr(seen, of)) for labels, seen in queues])
+
+    refused = "Outcomes that came after the lease had passed to another worker."
+    taken = "Outcomes of jobs that the server has taken; crash: their process died."
+    lateness = "From due to claimed, by the server's clock."
+    run = "For how long a job ran, whatever it came to."
     return expose(
         [
             Family("bide_worker_processes", "gauge", "Workers that run.", [({}, workers)]),
-            Family(
-                "bide_worker_deaths_total",
-                "counter",
-                "Workers that died, and were replaced.",
-                [({}, deaths)],
+            counter(
+                "bide_worker_deaths_total", "Workers that died, and were replaced.", [({}, deaths)]
             ),
-            Family(
-                "bide_worker_claims_total", "counter", "Claims that the server answered.", claims
-            ),
-            Family("bide_worker_claimed_jobs_total", "counter", "Jobs that were claimed.", claimed),
-            Family(
-                "bide_worker_settled_jobs_total",
-                "counter",
-                "Outcomes of jobs that the server has taken; crash: their process died.",
-                settled,
-            ),
-            Family(
-                "bide_worker_refused_settles_total",
-                "counter",
-                "Outcomes that came after the lease had passed to another worker.",
-                refused,
-            ),
-            Family(
-                "bide_worker_lateness_seconds",
-                "histogram",
-                "From due to claimed, by the server's clock.",
-                lateness,
-            ),
-            Family(
-                "bide_worker_run_seconds",
-                "histogram",
-                "For how long a job ran, whatever it came to.",
-                run_time,
-            ),
+            sums("bide_worker_claims_total", "Claims that the server answered.", "claims"),
+            sums("bide_worker_claimed_jobs_total", "Jobs that were claimed.", "claimed"),
+            counter("bide_worker_settled_jobs_total", taken, settled),
+            sums("bide_worker_refused_settles_total", refused, "refused"),
+            Family("bide_worker_lateness_seconds", "histogram", lateness, late),
+            Family("bide_worker_run_seconds", "histogram", run, ran),
         ]
     )
 
@@ -297,7 +269,7 @@ class WorkerProcess:
     def __init__(self, index: int) -> None:
         self.index: Final = index
         self.pid = 0
-        self.line: socket.socket | None = None
+        self.line: Control | None = None
         self.started = 0.0
         self.status: WorkerStatus | None = None
         self.gone: WorkerGone | None = None
@@ -337,14 +309,7 @@ class Supervisor:
         grace: float,
         health: tuple[str, int] | None = None,
     ) -> None:
-        """Set up.
-
-        Args:
-            config: the configuration of each member.
-            members: how many members to run.
-            grace: seconds that running jobs get to finish.
-            health: interface and port on which `/livez`, `/readyz` and `/metrics` are served.
-        """
+        """Set up; `/livez`, `/readyz` and `/metrics` are served on interface and port `health`."""
         self._config = config
         self._members = [WorkerProcess(i) for i in range(members)]
         self._grace = grace
@@ -406,7 +371,9 @@ class Supervisor:
         else:
             self._kill()
         for member in self._members:
-            self._signal(member, signal.SIGTERM)
+            if member.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(member.pid, signal.SIGTERM)
         self._look()
 
     def _start(self, member: WorkerProcess) -> None:
@@ -414,42 +381,28 @@ class Supervisor:
             return
         member.started, member.status, member.gone = time.monotonic(), None, None
         try:
-            self._launch(member)
+            line = Control(
+                "bide.worker.supervisor:main",
+                encode(self._config),
+                (),
+                partial(self._hear, member),
+                lambda: None,
+            )
         except OSError as error:
             log.error("no process can be started: %s", error)
             self._start_later(member)
+            return
+        line.process.returncode = 0  # `_reap` reaps it, and not `subprocess`
+        member.pid, member.line = line.pid, line
 
-    def _launch(self, member: WorkerProcess) -> None:
-        ours, theirs = pair()
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    python_command("bide.worker.supervisor:main", str(theirs.fileno())),
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            except BaseException:
-                ours.close()
-                raise
-        process.returncode = 0  # `_reap` reaps it, and not `subprocess`
-        member.pid, member.line = process.pid, ours
-        with contextlib.suppress(OSError):  # it has died: `_reap` handles that
-            send(ours, encode(self._config))
-        ours.setblocking(False)
-        self._loop.add_reader(ours, self._hear, member, Reader(ours))
-
-    def _hear(self, member: WorkerProcess, reader: Reader) -> None:
-        with contextlib.suppress(OSError):
-            while message := reader.read():
-                news = decode_news(message)
-                if isinstance(news, WorkerGone):
-                    member.gone = news
-                    continue
-                member.status = news
-                if news.polled:
-                    self._begun()
-            self._hang_up(member)
+    def _hear(self, member: WorkerProcess, message: bytes | memoryview) -> None:
+        news = decode_news(message)
+        if isinstance(news, WorkerGone):
+            member.gone = news
+            return
+        member.status = news
+        if news.polled:
+            self._begun()
 
     def _begun(self) -> None:
         """Start the other members after the first; if all are ready, notify systemd."""
@@ -460,12 +413,6 @@ class Supervisor:
         if not self._stops and not self._said_ready and not self._what_is_unready():
             self._said_ready = True
             self._notifier.say("READY=1", f"STATUS={len(self._members)} workers")
-
-    def _hang_up(self, member: WorkerProcess) -> None:
-        line, member.line = member.line, None
-        if line is not None:
-            self._loop.remove_reader(line)
-            line.close()
 
     def _reap(self) -> None:
         while True:
@@ -481,16 +428,20 @@ class Supervisor:
 
     def _ended(self, member: WorkerProcess, code: int) -> None:
         if member.line is not None:
-            self._hear(member, Reader(member.line))
-        self._hang_up(member)
+            member.line.read()  # what it sent before
+            member.line.close()
         add_all(self._past, (member.status and member.status.metrics) or {})
         member.status = None
         pid, member.pid = member.pid, 0
         how = member.gone.how if member.gone else "died"
         if self._stops or how == "ended":
             member.done = True
+            left = sum(not member.done for member in self._members)
+            if left and not self._stops:
+                log.info("worker %d has ended; %d go on", pid, left)
+                self._notifier.say(f"STATUS={left} workers")
             if not self._stops:
-                self._have_less(pid)
+                self._begun()
             if how in ("died", "unusable") and code != -signal.SIGTERM:  # SIGTERM before the start
                 self._code = self._code or 1
         elif how == "unusable" and not self._has_begun:
@@ -507,14 +458,6 @@ class Supervisor:
             self._start_later(member)
         self._look()
 
-    def _have_less(self, pid: int) -> None:
-        """Handle a member that has nothing left to do; the others continue."""
-        left = sum(not member.done for member in self._members)
-        if left:
-            log.info("worker %d has ended; %d go on", pid, left)
-            self._notifier.say(f"STATUS={left} workers")
-        self._begun()
-
     def _start_later(self, member: WorkerProcess) -> None:
         """Restart a member: immediately if it had lived for `LIVED`, otherwise after a pause."""
         lived = time.monotonic() - member.started
@@ -529,11 +472,6 @@ class Supervisor:
         over = self._stops > 0 or all(member.done for member in self._members)
         if over and not any(member.pid for member in self._members):
             self._done.set()
-
-    def _signal(self, member: WorkerProcess, number: int) -> None:
-        if member.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member.pid, number)
 
     def _kill(self) -> None:
         for member in self._members:
@@ -613,7 +551,7 @@ def main() -> None:
 
 
 def _send(line: socket.socket, news: News) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         send(line, encode(news))
 
 
@@ -625,7 +563,12 @@ async def report(worker: Worker, line: socket.socket) -> None:
     """Report the worker's status until cancelled; if the supervisor dies, stop the worker."""
     line.setblocking(False)
     loop = asyncio.get_running_loop()
-    loop.add_reader(line, _orphaned, loop, line, worker.stop)
+
+    def stop() -> None:
+        loop.remove_reader(line)
+        worker.stop()
+
+    loop.add_reader(line, stop)
     try:
         while True:
             _send(line, _status(worker))
@@ -633,10 +576,3 @@ async def report(worker: Worker, line: socket.socket) -> None:
     finally:
         loop.remove_reader(line)
         line.setblocking(True)
-
-
-def _orphaned(
-    loop: asyncio.AbstractEventLoop, line: socket.socket, stop: Callable[[], None]
-) -> None:
-    loop.remove_reader(line)
-    stop()

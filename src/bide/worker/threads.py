@@ -18,8 +18,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -76,29 +77,18 @@ class Threads:
         done: asyncio.Future[T] = loop.create_future()
         context = copy_context()
 
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if done.done():  # the awaiting task was cancelled
-                return
-            if error is None:
-                done.set_result(result)  # type: ignore[arg-type]
-            else:
-                done.set_exception(error)
+        def notify(settle: Callable[[], object]) -> None:
+            with suppress(RuntimeError):  # the loop has closed
+                # `done` is done already if the awaiting task was cancelled.
+                loop.call_soon_threadsafe(lambda: done.done() or settle())
 
         def call() -> Callable[[], None]:
-            result: T | None = None
-            raised: BaseException | None = None
             try:
-                result = context.run(work)
+                return partial(notify, partial(done.set_result, context.run(work)))
+            except StopIteration as error:  # a future cannot hold it
+                return partial(notify, partial(done.set_exception, RuntimeError(repr(error))))
             except BaseException as error:
-                raised = error
-                if isinstance(error, StopIteration):  # a future cannot hold it
-                    raised = RuntimeError(repr(error))
-
-            def notify() -> None:
-                with suppress(RuntimeError):  # the loop has closed
-                    loop.call_soon_threadsafe(settle, result, raised)
-
-            return notify
+                return partial(notify, partial(done.set_exception, error))
 
         self.submit(call)
         return await done
@@ -122,14 +112,23 @@ _TFD_NONBLOCK_CLOEXEC: Final = 0o2004000
 _TFD_TIMER_ABSTIME: Final = 1
 
 
-class Alarm(Protocol):
-    """Calls back at a time of `time.monotonic()`."""
+class Alarm:
+    """Calls back at a time of `time.monotonic()`, by the event loop's own timer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        self._loop = loop
+        self._wake = wake
+        self._handle: asyncio.TimerHandle | None = None
 
     def set(self, at: float) -> None:
         """Fire at `at`, instead of at the time set before."""
+        self.close()
+        self._handle = self._loop.call_at(at, self._wake)
 
     def close(self) -> None:
         """Do not fire again."""
+        if self._handle is not None:
+            self._handle.cancel()
 
 
 class _Spec(ctypes.Structure):
@@ -141,14 +140,13 @@ class _Spec(ctypes.Structure):
     )
 
 
-class _TimerFd:
+class _TimerFd(Alarm):
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        super().__init__(loop, wake)
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._fd: int = self._libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
-        self._loop = loop
-        self._wake = wake
         self._at = 0.0
         loop.add_reader(self._fd, self._fired)
 
@@ -175,24 +173,9 @@ class _TimerFd:
         self._wake()
 
 
-class _LoopTimer:
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        self._loop = loop
-        self._wake = wake
-        self._handle: asyncio.TimerHandle | None = None
-
-    def set(self, at: float) -> None:
-        self.close()
-        self._handle = self._loop.call_at(at, self._wake)
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-
-
 def make_alarm(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> Alarm:
     """Return the most precise alarm of this machine; it calls `wake` in the loop's thread."""
     try:
         return _TimerFd(loop, wake)
     except (AttributeError, OSError, NotImplementedError):
-        return _LoopTimer(loop, wake)
+        return Alarm(loop, wake)

@@ -30,12 +30,11 @@ from bide.queue import AsyncQueue, Queue
 from bide.queue.binding import Permit
 from bide.tasks.task import TaskRegistry
 from bide.version import VERSION
-from bide.worker import lifespan, metrics, wakeups
-from bide.worker.executors import Executor, check_limits, make_executor
-from bide.worker.executors.local import LocalExecutor
-from bide.worker.executors.processes import ProcessExecutor
-from bide.worker.heartbeat import Leases, deregister, send_heartbeats
-from bide.worker.loop import WorkerLoop, stop_when_idle
+from bide.worker import lifespan, metrics
+from bide.worker.executors import ExecutorKind, check_limits, make_executor
+from bide.worker.executors.base import Executor
+from bide.worker.heartbeat import Heartbeat, Leases
+from bide.worker.loop import WorkerLoop, listen, stop_when_idle
 from bide.worker.metrics import ByQueue, metrics_of
 from bide.worker.queue_state import QueueState, Strategy, make_order
 from bide.worker.startup import prepare_server, queues_of, warn
@@ -122,7 +121,7 @@ class Worker:
         lease: Duration = LEASE,
         grace: Duration = GRACE,
         name: str | None = None,
-        executor: Executor = "auto",
+        executor: ExecutorKind = "auto",
         max_jobs: int | None = None,
         max_rss: int | str | None = None,
         max_idle: Duration | None = None,
@@ -186,7 +185,7 @@ class Worker:
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
         self.queues: Final = [*dict.fromkeys(q if isinstance(q, str) else q.name for q in given)]
         self.concurrency: Final = limits.concurrency
-        self.executor: Final[Executor] = limits.executor
+        self.executor: Final[ExecutorKind] = limits.executor
         self._lease_us = to_us(lease, "lease")
         if self._lease_us < _SHORTEST_LEASE_US:
             raise UsageError(f"lease={lease!r} is too short to be renewed; use 300ms or more.")
@@ -198,11 +197,11 @@ class Worker:
         self._keys = [keys_of(queue, prefix) for queue in self.queues]
         self._global_keys = keys_of(None, prefix)
         self._loop: WorkerLoop | None = None
-        self._executor: LocalExecutor | ProcessExecutor | None = None
+        self._executor: Executor | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._beaten = 0.0
+        self._heartbeat: Heartbeat | None = None
         self._stops = 0
         self._has_process = False
         self.metrics: ByQueue | None = None
@@ -218,9 +217,11 @@ class Worker:
         A worker without a free slot does not claim. Then this is when the server last accepted its
         heartbeat.
         """
-        if self._loop is None:
+        if self._loop is None or self._heartbeat is None:
             return 0.0
-        return self._loop.polled if self._loop.fails else max(self._loop.polled, self._beaten)
+        if self._loop.fails:
+            return self._loop.polled
+        return max(self._loop.polled, self._heartbeat.accepted_at)
 
     def run(self, burst: bool = False, *, beside: Beside | None = None) -> int:
         """Run jobs until SIGINT or SIGTERM; with `burst`, until nothing is due.
@@ -281,7 +282,7 @@ class Worker:
         """
         self._permit.check("the worker", self._url)
         self.replaceable = self._signalled_to = False
-        self._loop = self._executor = None
+        self._loop = self._executor = self._heartbeat = None
         self._event_loop = asyncio.get_running_loop()
         logs.hold()  # imported modules may have changed the logging setup
         client = aio.AsyncClient(self._url, retry_for=0, clock=self._clock)
@@ -317,18 +318,6 @@ class Worker:
             self._global_keys.prefix,
             loop.wake,
         )
-        event_loop = asyncio.get_running_loop()
-
-        def cancel_from_thread(channel: str, id: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the event loop has closed
-                event_loop.call_soon_threadsafe(executor.request_cancel, channel, id)
-
-        def on_message(channel: str, text: str) -> None:
-            if channel != everyone:
-                executor.request_cancel(channel, text)
-            elif text == self.name:
-                self._stop_requested()
-
         if self._stops:
             self._begin_stop()
         is_open = False
@@ -341,25 +330,23 @@ class Worker:
                 await executor.close()
         logs.hold()  # resources may have changed the logging setup
         leases = Leases(
-            client.url, self._clock, self._lease_us / 1e6, executor.held_jobs, cancel_from_thread
+            client.url,
+            self._clock,
+            self._lease_us / 1e6,
+            executor.held_jobs,
+            executor.request_cancel_from_thread,
         )
         leases.start()
-        everyone = self._global_keys["workers"]
-        channels = [everyone, *(keys["asked"] for keys in self._keys)]
-        over = asyncio.Event()
-        beating = asyncio.create_task(
-            send_heartbeats(
-                client,
-                self._global_keys,
-                self._keys,
-                self.name,
-                partial(self._about, executor, time.time_ns() // 1000),
-                self._note_beat,
-                self._stop_requested,
-                over,
-            )
+        channels = [self._global_keys["workers"], *(keys["asked"] for keys in self._keys)]
+        self._heartbeat = Heartbeat(
+            client,
+            self._global_keys,
+            self._keys,
+            self.name,
+            partial(self._about, executor, time.time_ns() // 1000),
+            self._stop_requested,
         )
-        duties = [asyncio.create_task(wakeups.listen(client, channels, on_message))]
+        duties = [asyncio.create_task(listen(client, channels, self._on_message))]
         if self._max_idle is not None:
             duties.append(asyncio.create_task(stop_when_idle(executor, self._max_idle, loop.stop)))
         if self._has_process:
@@ -381,11 +368,7 @@ class Worker:
                 duty.cancel()
             await asyncio.gather(*duties, return_exceptions=True)
             await executor.close()
-            over.set()
-            if not loop.cut_off:
-                await deregister(client, self._global_keys, self._keys, self.name, beating)
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            await self._heartbeat.close(leaves=not loop.cut_off)
             self.replaceable = executor.is_spent or self._signalled_to
             log.info("worker %s stopped after %d jobs", self.name, executor.executed)
         return executor.executed
@@ -407,8 +390,13 @@ class Worker:
             self._opening = None
         return True
 
-    def _note_beat(self) -> None:
-        self._beaten = time.monotonic()
+    def _on_message(self, channel: str, text: str) -> None:
+        """Handle a request that came by way of the server: to stop, or to cancel a job."""
+        assert self._executor is not None
+        if channel != self._global_keys["workers"]:
+            self._executor.request_cancel(channel, text)
+        elif text == self.name:
+            self._stop_requested()
 
     def stop(self) -> None:
         """Stop the worker, as a signal would; the second call does not wait for running jobs.
@@ -456,9 +444,7 @@ class Worker:
         if self._stops > 2:
             os._exit(128 + number)  # the leases end without the worker
 
-    def _about(
-        self, executor: LocalExecutor | ProcessExecutor, started_us: int, skew: float | None
-    ) -> WorkerReport:
+    def _about(self, executor: Executor, started_us: int, skew: float | None) -> WorkerReport:
         running_tasks = executor.snapshot()
         return WorkerReport(
             host=socket.gethostname(),

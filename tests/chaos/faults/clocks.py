@@ -28,8 +28,8 @@ class ClientClocks(Killed):
     """
 
     name = "client-clocks"
-    title = "Workers whose clocks are an hour slow, right, and an hour fast"
-    allows = "nothing; one of them is killed, and what ran there runs once more"
+    title = "Workers whose clocks are an hour slow, correct, and an hour fast"
+    allows = "nothing by the clocks. One of the workers is killed: its jobs run once more"
     roles = (
         Role(("-c", "8"), -HOUR),
         Role(("-x", "process", "-c", "2"), HOUR),
@@ -43,8 +43,8 @@ class ServerClock(Fault):
     """The scripts' clock is the server's plus an offset, which is set and taken back."""
 
     name = "server-clock"
-    title = "The server's clock jumps forward or back, by 20 s to an hour, and later back again"
-    allows = "at a step forward of 30 s at most what runs, once more; at other jumps nothing"
+    title = "The server's clock jumps forward or back, by 20 s to an hour, and later returns"
+    allows = "a jump forward of up to 30 s: running jobs run once more; other jumps: nothing"
     clock = TEST_CLOCK
     real_clock = False
     program = "tests.chaos.clocked"

@@ -25,8 +25,8 @@ class Burst(Fault):
     """A million due at once, and every script under ten milliseconds, is in `tests/faults`."""
 
     name = "due-burst"
-    title = "All jobs are due at one instant"
-    allows = "nothing; recovery is how long it takes to run them all"
+    title = "All jobs are due at the same moment"
+    allows = "nothing; recovery is the time to run all jobs"
     jobs = 1500
     rate = 20_000.0
     injections = 1
@@ -91,7 +91,7 @@ class FailureFlood(Fault):
     name = "failure-flood"
     recovers = False
     title = "A worker is killed while many thousand jobs raise at once"
-    allows = "what the worker held runs once more: its slots, and what it takes ahead"
+    allows = "the jobs in the worker's slots and its prefetched jobs run once more"
     jobs = 16_000
     rate = 40_000.0
     injections = 2
@@ -130,8 +130,8 @@ class Keepers(Fault):
     """The load is light, so that workers sleep, and must be woken, or keep the time."""
 
     name = "wakers-lost"
-    title = "Wake hints are taken by nobody, and those who keep the time are killed"
-    allows = "what ran on the killed runs once more; lateness of up to two seconds"
+    title = "Wake-up messages are lost, and the timekeeper and the backup are killed"
+    allows = "jobs of the killed workers run once more; jobs start up to two seconds late"
     jobs = 60
     rate = 20.0
     injections = 4
@@ -154,7 +154,7 @@ class Keepers(Fault):
         happened = scene.hit(excuses=False)
         for _ in range(int(injection.drawn["seconds"] / 0.002)):
             if scene.direct.lpop(KEYS["wake"]):
-                scene.count("hints taken")
+                scene.count("wake-up messages lost")
             scene.last(0.002)
         scene.over(happened)
 
@@ -171,8 +171,8 @@ class Growth(Fault):
 
     name = "growth"
     recovers = False
-    title = "Jobs that say more than is kept, before a listener that reads nothing"
-    allows = "nothing; events, notes and what workers leave behind stay within their bounds"
+    title = "Jobs write more notes and events than are kept; a listener reads nothing"
+    allows = "nothing; events, notes and records of workers stay within their limits"
     jobs = 300
     rate = 300.0
     injections = 2

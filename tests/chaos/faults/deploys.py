@@ -31,8 +31,8 @@ class Payloads(Fault):
 
     name = "bad-payloads"
     recovers = False
-    title = "Bodies that cannot be read, or do not fit their function; one of 16 MB"
-    allows = "nothing to others; each fails with an error, and its bytes are kept"
+    title = "Bodies that cannot be decoded, or do not fit their function; a body of 16 MB"
+    allows = "other jobs: nothing. Each such job fails with an error, and its bytes are kept"
     roles = (AUTO, PROCESS)
     jobs = 150
     unreadable = True
@@ -72,8 +72,8 @@ class Missing(Fault):
 
     name = "function-missing"
     recovers = False
-    title = "Jobs of a new deploy, before all workers have its functions"
-    allows = "no attempt of such jobs: they wait, though they may not be retried"
+    title = "Jobs of a new release, before all workers have its functions"
+    allows = "no attempt of these jobs: they wait, even if they have no retries"
     roles = (AUTO, AUTO)
     jobs = 150
     injections = 4

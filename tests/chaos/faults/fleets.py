@@ -40,8 +40,8 @@ class SlotsMove(_OfSeveral):
     """What a cluster does in earnest, every day; nobody is to notice."""
 
     name = "cluster-moves"
-    title = "A cluster moves the queue's slot, key by key, and has replicas take over by command"
-    allows = "nothing but time; no error reaches the producer"
+    title = "A cluster moves the queue's slot, key by key; replicas take over by command"
+    allows = "time only; the producer gets no error"
     several = staticmethod(cluster)
     lease = 10.0
     leases_end = False
@@ -74,7 +74,7 @@ class SlotsMove(_OfSeveral):
 class OwnerKilled(_OfSeveral):
     name = "cluster-owner-killed"
     title = "The cluster's node that has the queue is killed; its replica takes over"
-    allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    allows = "writes that the replica had not received, until the producer repeats them"
     several = staticmethod(cluster)
     injections = 1
     back_off = 5.0
@@ -105,7 +105,7 @@ class Confirmed(_OfSentinels):
 
     name = "failover-confirmed"
     title = 'Sentinels\' master is killed; jobs were enqueued with `durability="replica"`'
-    allows = "no job; outcomes that no replica had, so that what ran runs once more"
+    allows = "no job; outcomes that no replica had received: their jobs run once more"
     injections = 1
 
     def load(self, scene: Scene, count: int) -> Iterator[Given]:
@@ -127,8 +127,8 @@ class MasterKilled(_OfSentinels):
     """Every other time by command: the old master takes writes for a moment longer."""
 
     name = "sentinel-failover"
-    title = "Sentinels have a replica take over: by command, or because the master is killed"
-    allows = "what the replica had not had, until the producer repeats it, with the same ids"
+    title = "Sentinels make a replica take over: by command, or because the master is killed"
+    allows = "writes that the replica had not received, until the producer repeats them"
     injections = 2
 
     def inject(self, scene: Scene, injection: Injection) -> None:

@@ -94,7 +94,7 @@ class Flows(Fault):
         item = (key, self.items[key])
         self.items[key] += 1
         folds = batch("100ms", max_wait="400ms", max_size=8, key=key)
-        job = queue.prepare(f"{MODULE}:gathered", [item], job_id=f"item-{i:05}", unique=folds)
+        job = queue.prepare(f"{MODULE}:batched", [item], job_id=f"item-{i:05}", unique=folds)
         return Given(job)
 
     def _doomed(self, queue: Queue, i: int) -> Iterator[Given]:
@@ -131,7 +131,7 @@ class Flows(Fault):
                 yield from flows.out_of_order((x for x in lines if x.id.startswith(begins)), name)
         yield from flows.too_many((s for s in found if s.id.startswith("alone@")), 1, "of alone")
         yield from flows.too_soon(lines, self.parents)
-        yield from flows.wrongly_gathered(self._lists(books), self.items)
+        yield from flows.wrongly_batched(self._lists(books), self.items)
         for name in ("tick", "grouped"):
             ids = books.holding.sets["completed"]
             yield from flows.wrongly_fired(name, ids, EVERY_US, TIMES)
@@ -159,17 +159,17 @@ class Flows(Fault):
 
 class FlowsKilled(Flows, Killed):
     name = "flows-killed"
-    title = "A worker is killed that runs jobs of groups, parents, gathered items, schedules"
-    allows = "what ran there runs once more, before anything of its group"
+    title = "A worker dies that runs jobs of groups, parents, batches and schedules"
+    allows = "its jobs run once more, before other jobs of their groups"
 
 
 class FlowsLossy(Flows, Lossy):
     name = "flows-lossy"
-    title = "Replies and requests about such jobs are lost, connections reset"
-    allows = "nothing but time"
+    title = "Replies and requests of such jobs are lost, and connections are reset"
+    allows = "time only"
 
 
 class FlowsServerKilled(Flows, ServerKilled):
     name = "flows-server-killed"
-    title = "The server of such jobs is killed, and comes back"
-    allows = "nothing but time: `appendfsync always`"
+    title = "The server of such jobs is killed, and starts again"
+    allows = "time only: `appendfsync always`"

@@ -25,12 +25,12 @@ class OnALine(Fault):
     proxied = True
     lease = 10.0
     leases_end = False
-    allows = "nothing but time"
+    allows = "time only"
 
 
 class Lossy(OnALine):
     name = "line-lossy"
-    title = "Replies and requests are lost, connections reset"
+    title = "Replies and requests are lost, and connections are reset"
     injections = 3
 
     @staticmethod
@@ -54,7 +54,7 @@ class Slow(OnALine):
     """One worker that runs one job at a time; so this is where order is looked at, too."""
 
     name = "line-slow"
-    title = "Messages are late, or arrive in drips of a few bytes"
+    title = "Messages are late, or arrive a few bytes at a time"
     roles = (Role(("-c", "1")),)
     jobs = 100
     rate = 80.0
@@ -94,7 +94,7 @@ class HalfOpen(OnALine):
     """What was sent on the connections of that time disappears for good."""
 
     name = "half-open"
-    title = "A one-way black hole: connections that look open, and carry nothing one way"
+    title = "Half-open connections: they carry data in one direction only"
     injections = 2
     jobs = 200
 
@@ -116,7 +116,7 @@ class CancelledAwaits(Fault):
 
     name = "cancelled-awaits"
     recovers = False
-    title = "Awaited calls are cancelled at any moment, and others go on over the same client"
+    title = "Awaited calls are cancelled at any moment; other calls use the same client"
     allows = "nothing"
     roles = (AUTO, PROCESS)
     jobs = 150

@@ -19,8 +19,8 @@ KINDS: tuple[type[Fault], ...] = (
 
 class Mixed(Fault):
     name = "everything"
-    title = "Any of these, one upon another: " + ", ".join(f"`{kind.name}`" for kind in KINDS)
-    allows = "what each of them may cost alone"
+    title = "Several of these at once: " + ", ".join(f"`{kind.name}`" for kind in KINDS)
+    allows = "the cost of each alone"
     proxied = True
     persist = True
     server = ServerKilled.server

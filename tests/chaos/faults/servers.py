@@ -21,8 +21,8 @@ from tests.support.invariants import hold
 
 class ServerKilled(Fault):
     name = "server-killed"
-    title = "The server is killed, and comes back with all that it acknowledged"
-    allows = "nothing but time: `appendfsync always`"
+    title = "The server is killed, and starts again with all acknowledged writes"
+    allows = "time only: `appendfsync always`"
     persist = True
     server = ("--appendfsync", "always")
     lease = 10.0
@@ -45,8 +45,8 @@ class LogCut(Fault):
     """As after a power cut: of the latest writes, those that follow any one byte are gone."""
 
     name = "log-cut"
-    title = "The server is killed, and its log cut at any byte of its last half second"
-    allows = "what was acknowledged in that time, until the producer repeats it, with the same ids"
+    title = "The server is killed, and its log is cut at any byte of its last half second"
+    allows = "writes of that half second, until the producer repeats them"
     persist = True
     server = ("--appendfsync", "always", "--auto-aof-rewrite-percentage", "0")
     injections = 3
@@ -112,8 +112,8 @@ class FailedOver(Fault):
     """By an address that leads to another server from then on, as a cloud's does."""
 
     name = "failover"
-    title = "A failover to a replica that has not had the last half second of writes"
-    allows = "what was acknowledged in that time, until the producer repeats it, with the same ids"
+    title = "A failover to a replica that has not received the writes of the last half second"
+    allows = "writes of that half second, until the producer repeats them"
     proxied = True
     tcp = True
     server = ("--repl-diskless-sync-delay", "0")
@@ -159,7 +159,7 @@ class Full(Fault):
 
     name = "server-full"
     title = "The server reaches its `maxmemory` (noeviction)"
-    allows = "nothing: enqueue is refused until there is room"
+    allows = "nothing: the server refuses new jobs until there is room"
     lease = 10.0
     leases_end = False
     injections = 2
@@ -190,7 +190,7 @@ class Full(Fault):
 
 class ScriptsForgotten(Fault):
     name = "scripts-forgotten"
-    title = "The server forgets its scripts (SCRIPT FLUSH)"
+    title = "The server loses its scripts (SCRIPT FLUSH)"
     allows = "nothing"
     lease = 10.0
     leases_end = False

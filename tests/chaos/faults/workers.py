@@ -25,7 +25,7 @@ class _OfOne(Fault):
 class Killed(_OfOne):
     name = "worker-killed"
     title = "A worker is killed (SIGKILL)"
-    allows = "what ran there runs once more"
+    allows = "its jobs run once more"
     injections = 4
 
     def inject(self, scene: Scene, injection: Injection) -> None:
@@ -40,7 +40,7 @@ class Stopped(_OfOne):
 
     name = "worker-stopped"
     title = "A worker is stopped (SIGTERM; every other time twice)"
-    allows = "what the second signal interrupts runs once more, in the same attempt"
+    allows = "jobs that the second signal stops run once more, in the same attempt"
     injections = 4
 
     def inject(self, scene: Scene, injection: Injection) -> None:
@@ -58,8 +58,8 @@ class Stopped(_OfOne):
 class Frozen(Fault):
     name = "worker-frozen"
     LONG: ClassVar[float] = 1.7
-    title = "A worker stands still (SIGSTOP) for longer than its lease, and goes on"
-    allows = "what it held runs once more; what it returns is refused"
+    title = "A worker is frozen (SIGSTOP) for longer than its lease, and continues"
+    allows = "its jobs run once more; the outcomes of their first runs are refused"
     injections = 2
 
     def load(self, scene: Scene, count: int) -> Iterator[Given]:
@@ -117,8 +117,8 @@ class Poison(Fault):
 
     name = "poison"
     recovers = False
-    title = "Jobs that kill the process they run in, each time, in children"
-    allows = "nothing to its neighbours; it fails after three crashes, and says which signal"
+    title = "Jobs in child processes that kill their process each time"
+    allows = "other jobs: nothing. The job fails after three crashes; its error names the signal"
     roles = (PROCESS, PROCESS)
     rate = 60.0
     jobs = 150
@@ -154,8 +154,8 @@ class Poisoned(Poison):
 
     name = "worker-poisoned"
     recovers = True
-    title = "Jobs that kill their whole worker, each time"
-    allows = "what ran beside it runs once more for each crash"
+    title = "Jobs that kill their whole worker each time"
+    allows = "the other jobs of the worker run once more for each crash"
     roles = (Role(("-c", "4")), Role(("-c", "4")))
     injections = 1
     lease = 1.0
@@ -166,7 +166,7 @@ class Poisoned(Poison):
 class Grandchildren(Fault):
     name = "grandchildren"
     recovers = False
-    title = "Jobs that leave processes behind, as they end or time out"
+    title = "Jobs that leave processes behind when they end or time out"
     allows = "nothing: they are killed with the job's process"
     roles = (Role(("-x", "fork", "-c", "2")), PROCESS)
     jobs = 100

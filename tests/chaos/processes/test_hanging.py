@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
 from bide import State
 from bide.errors import BideError
-from bide.worker.processes import pool as house_module
-from bide.worker.processes import pool as slot_module
+from bide.worker.processes import pool
 from tests.chaos.processes import hostile
 from tests.chaos.processes.test_killed import pool_of
 from tests.support import process_tasks as tasks
@@ -22,8 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (house_module, slot_module):
-        monkeypatch.setattr(module, "CLOSING", 0.5)
+    monkeypatch.setattr(pool, "CLOSING", 0.5)
 
 
 def test_jobs_do_not_wait_for_ever_behind_a_child_that_closes(
@@ -39,7 +38,7 @@ def test_jobs_do_not_wait_for_ever_behind_a_child_that_closes(
 
 def test_one_that_closes_is_not_counted_on(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tasks.BROKEN, "closes for ever")
-    monkeypatch.setattr(slot_module, "CLOSING", 60)
+    monkeypatch.setattr(pool, "CLOSING", 60)
     options = {"max_jobs": 1} if stand.executor == "process" else {}
     with stand.at_work(concurrency=1, **options) as worker:
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
@@ -59,7 +58,8 @@ def test_a_crash_that_nobody_could_judge_yet_counts_when_the_worker_stops(stand:
         (begun,) = stand.wait("begun")
         stand.open("no pool")  # whoever is to say what becomes of it does not begin
         os.kill(begun.pid, signal.SIGKILL)
-        eventually(lambda: worker._executor._exits)  # type: ignore[union-attr]
+        held: Any = worker._executor
+        eventually(lambda: any(run.death for run in held.held_jobs()))
         for _ in range(2):
             worker.stop()
     assert job.refresh().status is State.WAITING
@@ -74,6 +74,6 @@ def test_one_that_never_ends_opening_is_killed_and_the_worker_cannot_begin(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(tasks.BROKEN, "opens for ever")
-    monkeypatch.setattr(slot_module, "OPENING", 0.5)
+    monkeypatch.setattr(pool, "OPENING", 0.5)
     with pytest.raises(BideError, match="was killed by SIGKILL"):
         stand.burst()

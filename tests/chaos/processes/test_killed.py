@@ -1,4 +1,4 @@
-"""Children and nurseries that are killed from outside, each while busy and while idle."""
+"""Children and fork servers that are killed from outside, each while busy and while idle."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_idle_children(stand: Stand) -> None:
 
 
 @pytest.mark.slow
-def test_a_nursery_with_one_job(stand: Stand) -> None:
+def test_a_fork_server_with_one_job(stand: Stand) -> None:
     with stand.at_work() as worker:
         job = stand.queue.enqueue(tasks.held, "gate")
         stand.wait("begun")
@@ -82,7 +82,7 @@ def test_a_nursery_with_one_job(stand: Stand) -> None:
 
 @pytest.mark.slow
 @PROCESS
-def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
+def test_a_fork_server_with_two_jobs_accuses_neither(stand: Stand) -> None:
     with stand.at_work(lease=60) as worker:
         jobs = [stand.queue.enqueue(tasks.held, "gate") for _ in range(2)]
         stand.wait("begun", 2)
@@ -100,7 +100,7 @@ def test_a_nursery_with_two_jobs_accuses_neither(stand: Stand) -> None:
 
 @pytest.mark.slow
 @PROCESS
-def test_an_idle_nursery(stand: Stand) -> None:
+def test_an_idle_fork_server(stand: Stand) -> None:
     with stand.at_work() as worker:
         for _ in range(2):
             daemon = stand.queue.enqueue(hostile.daemonize, "").wait(60)
@@ -112,7 +112,7 @@ def test_an_idle_nursery(stand: Stand) -> None:
 
 @pytest.mark.slow
 @PROCESS
-def test_a_job_that_kills_the_nursery_each_time(stand: Stand) -> None:
+def test_a_job_that_kills_the_fork_server_each_time(stand: Stand) -> None:
     with stand.at_work():
         job = stand.queue.enqueue(hostile.kill_parent)
         with pytest.raises(JobFailed):
@@ -141,10 +141,10 @@ def taken_by_nobody(stand: Stand, worker: Any) -> tuple[Job[Any], int, int]:
     eventually(partial(stop_unseen, worker, (one, two)))
     eventually(lambda: linux.is_idle(one) and linux.is_idle(two))
     # The worker must not return the job to the queue before this test takes it.
-    worker._executor._release_unstarted = lambda: None
+    worker._executor._release_waiting = lambda: None
     job = stand.queue.enqueue(hostile.ran)
     eventually(pool_of(worker).reclaim)
-    del worker._executor._release_unstarted
+    del worker._executor._release_waiting
     return job, one, two
 
 
@@ -221,10 +221,10 @@ def test_children_that_were_forked_in_advance(stand: Stand) -> None:
 def spares(worker: Any, but: int = 0) -> list[int]:
     """The children that wait for a slot, once all are there; `but` is something else."""
     wanted = len(children(worker)) if pool_of(worker)._setting.executor == "fork" else 0
-    nursery = pool_of(worker)._fork_server.pid
+    fork_server = pool_of(worker)._fork_server.pid
 
     def found() -> list[int]:
-        with open(f"/proc/{nursery}/task/{nursery}/children") as file:
+        with open(f"/proc/{fork_server}/task/{fork_server}/children") as file:
             there = {int(pid) for pid in file.read().split()} - {but}
         return sorted(pid for pid in there - {*children(worker)} if not linux.is_idle(pid))
 

@@ -61,7 +61,7 @@ def test_those_that_were_forked_in_advance_are_not_swept(stand: Stand) -> None:
         assert before & set(spares(worker)), "one may have got a slot, and the other waits on"
 
 
-def test_children_bury_what_they_adopt(stand: Stand) -> None:
+def test_children_reap_what_they_adopt(stand: Stand) -> None:
     for _ in range(3):
         stand.queue.enqueue(hostile.many_daemons, 20)
     for _ in range(130):

@@ -77,13 +77,15 @@ def test_a_killed_worker_leaves_no_process_and_its_jobs_come_back(
 
 
 @PROCESS
-def test_a_worker_that_is_killed_while_its_nursery_stands_still(stand: Stand, start: Start) -> None:
+def test_a_worker_that_is_killed_while_its_fork_server_stands_still(
+    stand: Stand, start: Start
+) -> None:
     worker = start()
     stand.queue.enqueue(tasks.held, "never")
     (begun,) = stand.wait("begun")
-    nursery = _parent(begun.pid)
-    os.kill(nursery, signal.SIGSTOP)
-    eventually(lambda: linux.is_idle(nursery))
+    fork_server = _parent(begun.pid)
+    os.kill(fork_server, signal.SIGSTOP)
+    eventually(lambda: linux.is_idle(fork_server))
     worker.kill()
     worker.wait()
     eventually(lambda: not family(worker))

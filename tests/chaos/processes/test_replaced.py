@@ -1,4 +1,4 @@
-"""Children and nurseries that are replaced: one child a slot, none missing, and none for ever."""
+"""Children and fork servers that are replaced: one child a slot, none missing or without end."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ def successor(worker: Any, child: int) -> int:
     return pid
 
 
-def of_nursery(worker: Any) -> list[int]:
-    """All that a nursery has forked, but those in advance."""
+def of_fork_server(worker: Any) -> list[int]:
+    """All that a fork server has forked, but those in advance."""
     with open(f"/proc/{(pid := pool_of(worker)._fork_server.pid)}/task/{pid}/children") as file:
         return sorted({int(child) for child in file.read().split()} - {*spares(worker)})
 
 
-def test_a_nursery_makes_one_child_a_slot_however_often_it_is_told(stand: Stand) -> None:
+def test_a_fork_server_makes_one_child_a_slot_however_often_it_is_told(stand: Stand) -> None:
     with stand.at_work(concurrency=1) as worker:
         (child,) = children(worker)
+        request = ipc.encode(ipc.Spawn(0))
         for _ in range(3):
-            worker._event_loop.call_soon_threadsafe(pool_of(worker)._fork_server.spawn, 0)  # type: ignore[union-attr]
+            worker._event_loop.call_soon_threadsafe(pool_of(worker)._fork_server.send, request)  # type: ignore[union-attr]
         # That it has read: the child that comes now was asked for behind them.
         worker._event_loop.call_soon_threadsafe(os.kill, child, signal.SIGKILL)  # type: ignore[union-attr]
-        assert [successor(worker, child)] == of_nursery(worker)
+        assert [successor(worker, child)] == of_fork_server(worker)
 
 
 def test_a_child_that_is_slow_to_end_holds_up_nobody_and_is_killed(
@@ -60,21 +61,21 @@ def test_a_child_that_is_slow_to_end_holds_up_nobody_and_is_killed(
 
 
 @PROCESS
-def test_a_nursery_that_dies_again_and_again(stand: Stand) -> None:
+def test_a_fork_server_that_dies_again_and_again(stand: Stand) -> None:
     with stand.at_work(concurrency=1) as worker:
         (slot,) = pool_of(worker).slots
         (child,) = children(worker)
         for _ in range(4):
             assert slot.spawning is None, "another child would come"
-            assert of_nursery(worker) == [child]
+            assert of_fork_server(worker) == [child]
             os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
             child = successor(worker, child)
         assert slot.failures > 2, "it did not come at once any more"
-        assert of_nursery(worker) == [child]
+        assert of_fork_server(worker) == [child]
 
 
 @PROCESS
-def test_a_nursery_that_cannot_be_told_what_it_needs_is_tried_again(
+def test_a_fork_server_that_cannot_be_told_what_it_needs_is_tried_again(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[bytes] = []

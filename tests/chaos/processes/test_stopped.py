@@ -1,4 +1,4 @@
-"""SIGSTOP of a child, of the nursery, of the worker: what they hold goes to others."""
+"""SIGSTOP of a child, of the fork server, of the worker: what they hold goes to others."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_idle_children_that_are_stopped_are_given_no_jobs(stand: Stand) -> None:
     assert job.refresh().attempts == ()
 
 
-def test_a_stopped_nursery(stand: Stand) -> None:
+def test_a_stopped_fork_server(stand: Stand) -> None:
     """Its children go on; those that it cannot replace are missed, and their jobs go to others."""
     with stand.at_work(concurrency=1) as worker:
         children(worker)
-        nursery = pool_of(worker)._fork_server.pid
-        os.kill(nursery, signal.SIGSTOP)
+        fork_server = pool_of(worker)._fork_server.pid
+        os.kill(fork_server, signal.SIGSTOP)
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
         dies = stand.queue.enqueue_call(hostile.leave, args=(3,), on_crash="fail")
         if stand.executor == "process":
@@ -102,7 +102,7 @@ def test_a_stopped_nursery(stand: Stand) -> None:
         jobs = [stand.queue.enqueue(hostile.ran) for _ in range(5)]
         with stand.at_work(concurrency=1):
             assert [job.wait(60) for job in jobs] == ["ran"] * 5
-        os.kill(nursery, signal.SIGCONT)
+        os.kill(fork_server, signal.SIGCONT)
         eventually(lambda: dies.refresh().finished)
         assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
     assert all(len(stand.notes("ran", job.id)) == 1 for job in jobs)

@@ -201,7 +201,7 @@ def test_a_thread_lets_go_of_its_connection() -> None:
 def test_tasks_of_queues_have_it_by_a_middleware(monkeypatch: pytest.MonkeyPatch) -> None:
     from bide.tasks import middleware
 
-    monkeypatch.setattr(middleware, "_used", [DatabaseConnections()])
+    monkeypatch.setattr(middleware, "in_use", [DatabaseConnections()])
     jobs.plain.enqueue(jobs.rows)
     Worker("mail", modules=jobs.__name__).run(burst=True)
     (used,) = jobs.seen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import date, timedelta
 
@@ -160,3 +162,9 @@ def test_a_task_that_another_backend_enqueues_is_refused(bed: TestBed) -> None:
         ),
     ):
         bed.assert_not_enqueued(jobs.add)
+
+
+def test_where_django_is_not_set_up_nothing_waits_for_a_commit() -> None:
+    """A module may import it for others, and the test be about something else."""
+    code = "from bide.contrib.django import running; assert running.hint() == ''"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -80,7 +80,7 @@ class Traced:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traced]:
     traced = Traced()
-    monkeypatch.setattr(middleware, "_used", [Tracing(traced.provider)])
+    monkeypatch.setattr(middleware, "in_use", [Tracing(traced.provider)])
     seen.clear()
     done.clear()
     yield traced
@@ -291,7 +291,7 @@ def test_what_others_wrote_into_meta_stops_no_job(
 
 
 def test_without_an_sdk_nothing_travels(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "_used", [Tracing()])
+    monkeypatch.setattr(middleware, "in_use", [Tracing()])
     job = queue.enqueue(plain, "x")
     work(queue)
     job.refresh()

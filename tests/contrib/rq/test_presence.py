@@ -242,7 +242,7 @@ def test_jobs_of_a_queue_whose_timer_has_died_are_late_in_a_shared_set(
     mail.delay_key = low.delay_key = "shop:later"
     overdue(low)
     with at_work(mail) as timer:
-        eventually(lambda: timer._movers[0].staying == 3)
+        eventually(lambda: timer._movers[0].left.staying == 3)
         timer._presence.due = 0.0
         timer._look()
         eventually(lambda: timer._presence.due > 0)

@@ -69,7 +69,7 @@ def test_due_order_holds_within_a_move(queue: DelayQueue) -> None:
 
 
 def test_enqueued_at_is_the_servers_time_in_rqs_form(one_connection: redis.Redis) -> None:
-    source = load("move").text
+    source, _ = load("move")
     start = source.index("local function moment")
     moment = source[start : source.index("\nend\n", start) + 5]
     days = [datetime(y, m, 1, tzinfo=UTC) for y in range(1970, 2200) for m in (1, 3, 12)]

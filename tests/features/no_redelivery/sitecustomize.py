@@ -11,10 +11,7 @@ from bide.protocol import scripts
 
 CUTS = {
     "include/reclaim.lua": """  for i = 1, #expired do
-    if one(sets, run_record, history, event, group, touched, book, now, expired[i],
-      lost) then
-      given_up[#given_up + 1] = expired[i]
-    end
+    if one(expired[i], has_groups, lost) then given_up[#given_up + 1] = expired[i] end
   end
 """,
     # Nor do workers claim again and again because of a lease that has ended.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bide.tasks.resources import _resources
+from bide.tasks.registry import _resources
 from bide.testing import TestBed, isolated_registry
 from tests.features.testing import shop
 

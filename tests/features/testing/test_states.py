@@ -60,7 +60,7 @@ def test_what_runs_is_enqueued_until_it_has_finished(bed: TestBed) -> None:
     thread.start()
     try:
         shop.hold.enqueue()
-        assert shop.begun.wait(20)
+        assert shop.begun.wait(90)
         assert bed.assert_enqueued(shop.hold).status is State.ACTIVE
         with pytest.raises(AssertionError, match=r"hold\(\.\.\.\) is enqueued \(1 active\)\."):
             bed.assert_not_enqueued(shop.hold)

@@ -29,23 +29,23 @@ def test_chance_differs_from_child_to_child(shared: Shared) -> None:
     jobs = [shared.queue.enqueue(tasks.chance) for _ in range(2)]
     shared.wait("chance", 2)
     shared.open("chance")
-    seen = [job.wait(20) for job in jobs]
+    seen = [job.wait(90) for job in jobs]
     assert all(len(set(column)) == 2 for column in zip(*seen, strict=True))
 
 
 def test_jobs_may_have_threads_event_loops_and_processes(shared: Shared) -> None:
     for _ in range(2):
         job = shared.queue.enqueue(tasks.threads_and_loops)
-        assert job.wait(20) == [0, 1, 2, 7, "hello"]
+        assert job.wait(90) == [0, 1, 2, 7, "hello"]
 
 
 def test_a_job_that_forks_ends_once(shared: Shared) -> None:
     """Both copies come back from the function; only one of them is the job."""
     job = shared.queue.enqueue(tasks.fork_and_return)
-    assert job.wait(20) == "returned"
+    assert job.wait(90) == "returned"
     shared.wait("reaped", id=job.id)
     after = [shared.queue.enqueue(tasks.add, i) for i in range(10)]
-    assert [other.wait(20) for other in after] == list(range(10))
+    assert [other.wait(90) for other in after] == list(range(10))
     assert all(len(shared.notes("add", other.id)) == 1 for other in after)
 
 
@@ -63,7 +63,7 @@ def test_signals_that_one_job_keeps_from_us_end_the_next(stand: Stand, task: obj
 
 
 def test_jobs_read_nobodys_input(shared: Shared) -> None:
-    assert shared.queue.enqueue(tasks.read_input).wait(20) == ""
+    assert shared.queue.enqueue(tasks.read_input).wait(90) == ""
 
 
 @pytest.mark.slow
@@ -74,5 +74,5 @@ def test_the_url_of_a_server_is_on_no_command_line(stand: Stand) -> None:
     queue = Queue("work", url=f"{stand.queue.url}{mark}username=default&password=secret")
     with stand.at_work(queue):
         job = queue.enqueue(tasks.command_lines)
-        assert "secret" not in job.wait(20)
+        assert "secret" not in job.wait(90)
     queue.close()

@@ -1,4 +1,4 @@
-"""The lines between worker, nursery and children, when they are full."""
+"""The lines between worker, fork server and children, when they are full."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from typing import Any
 
 import pytest
 
-from bide.worker.processes.ipc import News, NoteAdded, Setting, Spawned, encode, send
+from bide.worker.processes.ipc import (
+    NoteAdded,
+    Setting,
+    Spawn,
+    Spawned,
+    decode_news,
+    encode,
+    send,
+)
 from bide.worker.processes.pool import Control, ProcessPool
 
 SETTING = Setting("process", "w1", [], [], [], None, None, "bide", None, None, None, None)
 MANY = 2000
 
 PROGRAM = f"""#!{sys.executable}
-# Stands for a nursery that is slow at its imports, and then makes what it is told to.
+# Stands for a fork server that is slow at its imports, and then makes what it is told to.
 import os, socket, sys, time
 from bide.worker.processes.ipc import Spawned, Reader, decode_spawn, encode, send
 line = socket.socket(fileno=int(sys.argv[-4]))
@@ -36,29 +44,32 @@ while message := reader.read():
 async def test_all_children_are_asked_for_however_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program, go = tmp_path / "nursery", tmp_path / "nursery.go"
+    program, go = tmp_path / "fork_server", tmp_path / "fork_server.go"
     program.write_text(PROGRAM)
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     born: list[int] = []
     all_born = asyncio.Event()
 
-    def heard(news: News) -> None:
+    def heard(message: bytes | memoryview) -> None:
+        news = decode_news(message)
         assert isinstance(news, Spawned)
         born.append(news.slot)
         if len(born) == MANY:
             all_born.set()
 
-    nursery = Control(SETTING, [0, 1, 2], "mark", heard, all_born.set)
+    fork_server = Control(
+        "bide.worker.processes.forkserver:main", encode(SETTING), [0, 1, 2], heard, all_born.set
+    )
     try:
         for slot in range(MANY):
-            nursery.spawn(slot)
+            fork_server.send(encode(Spawn(slot)))
         go.touch()
         async with asyncio.timeout(20):
             await all_born.wait()
     finally:
-        nursery.close()
-        nursery.kill()
+        fork_server.close()
+        fork_server.kill()
     assert born == list(range(MANY))
 
 

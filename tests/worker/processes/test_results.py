@@ -21,7 +21,7 @@ PID = os.getpid()
 @pytest.mark.parametrize("task", [tasks.add, tasks.add_async])
 def test_functions_of_both_kinds_run_in_another_process(shared: Shared, task: Any) -> None:
     job = shared.queue.enqueue(task, 40, b=2)
-    assert job.wait(20) == 42
+    assert job.wait(90) == 42
     (note,) = shared.notes(id=job.id)
     assert note.what == ["add", 40, 2]
     assert note.pid != PID
@@ -29,7 +29,7 @@ def test_functions_of_both_kinds_run_in_another_process(shared: Shared, task: An
 
 def test_in_its_main_thread_and_knows_its_job(shared: Shared) -> None:
     job = shared.queue.enqueue(tasks.who, meta={"tenant": 7})
-    seen = job.wait(20)
+    seen = job.wait(90)
     assert seen["id"] == job.id
     assert (seen["queue"], seen["attempt"], seen["meta"]) == ("work", 1, {"tenant": 7})
     assert seen["task"].endswith("tasks:who")
@@ -42,14 +42,14 @@ def test_in_its_main_thread_and_knows_its_job(shared: Shared) -> None:
 def test_arguments_become_what_the_annotations_say(shared: Shared) -> None:
     order = tasks.Order(UUID(int=7), datetime(2026, 1, 2, tzinfo=UTC), 3)
     job = shared.queue.enqueue(tasks.typed, order, datetime(2026, 1, 3, tzinfo=UTC))
-    assert job.wait(20) == {"type": "Order", "id": str(UUID(int=7)), "later": True}
+    assert job.wait(90) == {"type": "Order", "id": str(UUID(int=7)), "later": True}
 
 
 @pytest.mark.parametrize("size", [10, 65_000, 66_000, 900_000])
 def test_arguments_and_results_may_be_large(shared: Shared, size: int) -> None:
     data = "x" * size
     job = shared.queue.enqueue(tasks.give_back, data)
-    assert job.wait(20) == data
+    assert job.wait(90) == data
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_goes_wrong_in_a_job_is_its_error(
     name = task if isinstance(task, str) else task_name(task)  # arguments are not looked at here
     job = shared.queue.enqueue_call(name, args=args)
     with pytest.raises(JobFailed):
-        job.wait(20)
+        job.wait(90)
     job.refresh()
     assert job.status is State.FAILED
     assert job.error is not None
@@ -85,7 +85,7 @@ def test_what_goes_wrong_in_a_job_is_its_error(
 @pytest.mark.parametrize("serializer", ["json", "msgpack"])
 def test_results_travel_as_the_queue_says(shared: Shared, serializer: Any) -> None:
     queue = Queue("work", url=shared.queue.url, serializer=serializer)
-    assert queue.enqueue(tasks.pair).wait(20) == [1, 2]
+    assert queue.enqueue(tasks.pair).wait(90) == [1, 2]
     queue.close()
 
 

@@ -123,7 +123,7 @@ def test_or_gives_back_what_runs_without_using_an_attempt(stand: Stand) -> None:
     done = [stand.queue.enqueue(tasks.add, i) for i in range(10)]
     with stand.at_work() as worker:
         for job in done:
-            job.wait(20)
+            job.wait(90)
         jobs = [stand.queue.enqueue(tasks.held, "never") for _ in range(5)]
         stand.wait("begun", 2)
         worker.stop()
@@ -160,7 +160,7 @@ def test_children_that_are_idle_leave_quietly(
 ) -> None:
     with stand.at_work():
         caplog.clear()  # it has said that tasks of its modules go to another server
-        stand.queue.enqueue(tasks.add, 1).wait(20)
+        stand.queue.enqueue(tasks.add, 1).wait(90)
     assert [r.message for r in caplog.records if r.levelname in ("WARNING", "ERROR")] == []
 
 

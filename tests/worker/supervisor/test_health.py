@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def ask(unit: Unit, path: str, method: str = "GET") -> tuple[int, str]:
     """Status and text of an answer."""
     (port,) = unit.logged(r"on 127\.0\.0\.1:(\d+)")
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=90)
     with contextlib.closing(connection):
         connection.request(method, path)
         answer = connection.getresponse()

@@ -52,7 +52,7 @@ def test_every_executor_stops_and_leaves_nothing(
         unit.logged(SERVES, 2)
         jobs = [queue.enqueue("shop:pid") for _ in range(20)]
         for job in jobs:
-            job.wait(30)
+            job.wait(90)
         unit.signal(signal.SIGINT)
         assert unit.wait() == 0
 
@@ -70,7 +70,7 @@ def test_a_worker_that_dies_is_started_again_and_its_jobs_come_back(
         unit.logged(r"died \(SIGKILL\)", 2)
         unit.logged(SERVES, 4)
         unit.open_gate()
-        assert job.wait(30) not in before
+        assert job.wait(90) not in before
         assert len(set(unit.members()) - set(before)) == 2
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
@@ -95,8 +95,8 @@ def test_what_a_job_left_on_the_event_loop_does_not_end_it(
     tmp_path: Path, one_url: str, queue: Queue, how: str
 ) -> None:
     with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
-        queue.enqueue("shop:leave_behind", how).wait(30)
-        queue.enqueue("shop:pid").wait(30)
+        queue.enqueue("shop:leave_behind", how).wait(90)
+        queue.enqueue("shop:pid").wait(90)
         unit.logged("something that a job started would end the worker")
         assert "died" not in unit.log
         unit.signal(signal.SIGTERM)
@@ -238,7 +238,7 @@ def test_what_a_job_left_behind_ends_with_it(
 ) -> None:
     with started(tmp_path, one_url, "-q", "work", "-w", "1", "-x", executor, "-c", "1") as unit:
         job = queue.enqueue("shop:leave_daemon", str(tmp_path / "daemon"))
-        job.wait(30)
+        job.wait(90)
         daemon = int((tmp_path / "daemon").read_text())
         assert state(daemon) == "S"
         unit.signal(signal.SIGTERM)
@@ -250,7 +250,7 @@ def test_a_thread_that_a_job_left_behind_keeps_no_worker_from_ending(
     tmp_path: Path, one_url: str, queue: Queue
 ) -> None:
     with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
-        queue.enqueue("shop:leave_thread").wait(30)
+        queue.enqueue("shop:leave_thread").wait(90)
         unit.signal(signal.SIGTERM)
         unit.logged("ends though threads still run: left-by-a-job")
         assert unit.wait() == 0
@@ -258,7 +258,7 @@ def test_a_thread_that_a_job_left_behind_keeps_no_worker_from_ending(
 
 def test_orphans_that_end_are_reaped(tmp_path: Path, one_url: str, queue: Queue) -> None:
     with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
-        queue.enqueue("shop:leave_daemon", str(tmp_path / "daemon")).wait(30)
+        queue.enqueue("shop:leave_daemon", str(tmp_path / "daemon")).wait(90)
         daemon = int((tmp_path / "daemon").read_text())
         eventually(lambda: daemon in children(unit.process.pid))
         os.kill(daemon, signal.SIGKILL)
@@ -301,12 +301,12 @@ def test_titles_say_what_each_is(tmp_path: Path, one_url: str, queue: Queue) -> 
         job = queue.enqueue("shop:slow", 60)
         unit.saw("slow")
         (member,) = unit.members()
-        (nursery,) = children(member)
+        (fork_server,) = children(member)
         assert titles([unit.process.pid]) == ["bide supervisor work"]
-        assert titles([nursery])[0].startswith("bide fork server of ")
-        assert titles(children(nursery)) == [f"bide child: shop:slow (job {job.id})"]
+        assert titles([fork_server])[0].startswith("bide fork server of ")
+        assert titles(children(fork_server)) == [f"bide child: shop:slow (job {job.id})"]
         eventually(lambda: titles([member]) == ["bide worker work: shop:slow"])
         unit.open_gate()
-        eventually(lambda: titles(children(nursery)) == ["bide child: idle"])
+        eventually(lambda: titles(children(fork_server)) == ["bide child: idle"])
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.console import environment
+from tests.support.eventually import PATIENCE
 from tests.support.workers import eventually
 
 TASKS = """
@@ -103,7 +104,7 @@ class Unit:
 
     def wait(self) -> int:
         """Wait for its end; its exit code."""
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE)
 
 
 @contextmanager

@@ -5,12 +5,8 @@ payment deadline; a payment in time takes the cancellation back. One of the work
 the middle of it. In the end a checker goes through the journal that the jobs wrote, order by
 order: nothing early, nothing lost, nothing twice without a cause.
 
-    orders    reads the CSV file                  desk     plays the orders
-    tasks     the jobs                            crew     the worker processes
-    journal   what happened, a line an event      play     conducts a run
-    tally     counts along while it happens       view     the progress
-    books     the checker, alone: python -m bide.cli.demo.books ORDERS.csv JOURNAL
-    report    the table and the histogram
+    play      the jobs, the desk, the worker processes, the progress
+    books     the journal, and the checker, alone: python -m bide.cli.demo.books ORDERS.csv JOURNAL
 """
 
 from __future__ import annotations
@@ -25,13 +21,15 @@ import click
 
 @click.command()
 @click.argument("orders_csv", metavar="[ORDERS.csv]", required=False, type=Path)
-@click.option("--orders", type=click.IntRange(1), help="Play so many: cut or repeat the file.")
+@click.option(
+    "--orders", type=click.IntRange(1), help="Number of orders; the file is cut or repeated."
+)
 @click.option(
     "--speed",
     type=click.FloatRange(0, min_open=True),
     default=1.0,
     show_default=True,
-    help="How many of the file's seconds pass in one.",
+    help="Seconds of the file that pass in one second.",
 )
 @click.option("--keep", type=Path, metavar="DIR", help="Keep the journal and the workers' logs.")
 def demo(orders_csv: Path | None, orders: int | None, speed: float, keep: Path | None) -> None:
@@ -42,7 +40,8 @@ def demo(orders_csv: Path | None, orders: int | None, speed: float, keep: Path |
     order,placed,deadline,paid_after (seconds; a sample is used if none is given). Exits with 0
     only if no job was lost, early, or run twice without a cause.
     """
-    from bide.cli.demo.play import play, report
+    from bide.cli.demo.books import report
+    from bide.cli.demo.play import play
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -50,20 +49,13 @@ def demo(orders_csv: Path | None, orders: int | None, speed: float, keep: Path |
     try:
         books = play(orders_csv, orders, speed, keep)
         report(books)
-    except _Stopped as stopped:
+    except SystemExit:  # a signal asked the demo to stop
         click.echo("Stopped; the server and all workers have ended.", err=True)
-        sys.exit(128 + stopped.number)
+        raise
     sys.exit(0 if books.balanced else 1)
-
-
-class _Stopped(BaseException):
-    """A signal asked the demo to stop."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)  # tidying up is not to be interrupted
-    raise _Stopped(number)
+    sys.exit(128 + number)

@@ -1,8 +1,22 @@
-"""The books: an order-by-order check of what happened, from the CSV file and the journal alone.
+"""The journal of `bide demo`, and its books: an order-by-order check of the journal.
 
     python -m bide.cli.demo.books ORDERS.csv JOURNAL
 
-It asks no server and trusts no counter. For each order it holds the journal against these rules:
+The desk and every job append to the journal, a line of JSON an event. Each line goes out in a
+single `write` to a file opened with `O_APPEND`, so the lines of several processes never mix, and
+what a process wrote before it was killed is there. All times are whole microseconds since 1970.
+
+The orders come from a CSV file:
+
+    order,placed,deadline,paid_after
+    A-0001,0.0,2.5,1.2
+    A-0002,0.1,2.0,
+
+`placed` counts in seconds from the start of the scenario; `deadline` (by when it must be paid) and
+`paid_after` (when it is; empty for never) count from when the order was placed.
+
+The check asks no server and trusts no counter: it reads the CSV file and the journal alone. For
+each order it holds the journal against these rules:
 
 - The desk placed it, and both jobs are due when it asked for them: the server's clock lay between
   the desk's two looks at its own when it added the delay.
@@ -15,30 +29,347 @@ It asks no server and trusts no counter. For each order it holds the journal aga
 
 from __future__ import annotations
 
+import csv
+import math
+import os
+import re
 import sys
-from collections import defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple, TextIO
 
-from bide.cli.demo.journal import (
-    CANCEL,
-    NOTIFY,
-    Begun,
-    Finished,
-    JournalContents,
-    Killed,
-    Kind,
-    Opened,
-    Order,
-    Paid,
-    Placed,
-    read_journal,
-    read_orders,
-)
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
 from bide.errors import BideError, UsageError
 from bide.logs import printable
+from bide.model.durations import describe
+
+Kind = Literal["notification", "cancellation"]
+NOTIFY: Final[Kind] = "notification"
+CANCEL: Final[Kind] = "cancellation"
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
+    pass
+
+
+class Opened(_Event, frozen=True):
+    """The scenario began."""
+
+    at_us: int
+    speed: float
+    """How many seconds of the scenario pass in one."""
+    notify_after: float
+    """When a notification is due, in seconds of the scenario after its order was placed."""
+
+
+class Placed(_Event, frozen=True):
+    """An order was placed: its two jobs were asked for, and answered with their due times."""
+
+    order: str
+    asked_us: int
+    answered_us: int
+    notify_due_us: int
+    cancel_due_us: int
+
+
+class Paid(_Event, frozen=True):
+    """An order was paid; in time, if the cancellation could be taken back."""
+
+    order: str
+    asked_us: int
+    answered_us: int
+    in_time: bool
+
+
+class _Run(_Event, frozen=True):
+    order: str
+    kind: Kind
+    job: str
+    attempt: int
+    token: int
+    pid: int
+
+    @property
+    def key(self) -> tuple[str, Kind, int, int]:
+        """What the begin and the end of one run have in common."""
+        return self.order, self.kind, self.token, self.pid
+
+
+class Begun(_Run, frozen=True):
+    """A job began."""
+
+    due_us: int
+    started_us: int
+
+
+class Finished(_Run, frozen=True):
+    """A job finished."""
+
+    done_us: int
+
+
+class Killed(_Event, frozen=True):
+    """A worker was killed: not before `at_us`, and it had ended by `ended_us`."""
+
+    pid: int
+    at_us: int
+    ended_us: int
+
+
+Event = Opened | Placed | Paid | Begun | Finished | Killed
+
+_decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
+
+
+class DemoError(BideError):
+    """The demo cannot use a file or its workers; the message says what to do about it."""
+
+
+class Journal:
+    """Appends events."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a journal; made if need be.
+
+        Raises:
+            DemoError: it cannot be written.
+        """
+        self._path = path
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._failed(error.strerror) from None
+
+    def write(self, event: Event) -> None:
+        """Append one event.
+
+        Raises:
+            DemoError: it could not be written whole.
+        """
+        line = msgspec.json.encode(event) + b"\n"
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            raise self._failed(error.strerror) from None
+        if written != len(line):
+            raise self._failed("it took only a part of a line")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def _failed(self, reason: str | None) -> DemoError:
+        return DemoError(
+            f"{self._path} cannot be written ({reason}); make room there, or give --keep a "
+            "directory of your own."
+        )
+
+
+class Record:
+    """The events of a journal, by order and by process; it can be read along while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+        self._lines = 0
+        self.unreadable: list[int] = []
+        """The numbers of lines that are not events."""
+        self.torn = False
+        """The last line has no end, as if its writer was killed over it. It counts for nothing."""
+        self.opened: Opened | None = None
+        self.placed: defaultdict[str, list[Placed]] = defaultdict(list)
+        self.paid: defaultdict[str, list[Paid]] = defaultdict(list)
+        self.runs: defaultdict[tuple[str, Kind], list[Begun]] = defaultdict(list)
+        self.unfinished: dict[tuple[str, Kind, int, int], Begun] = {}
+        self.finished: set[tuple[str, Kind]] = set()
+        self.killed: dict[int, Killed] = {}
+
+    def read(self) -> list[Event]:
+        """Read what was added since the last call; a line without an end waits for the next call.
+
+        Raises:
+            DemoError: it cannot be read.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                *lines, rest = file.read().split(b"\n")
+                self._at = file.tell() - len(rest)
+        except OSError as error:
+            raise DemoError(
+                f"{self._path} cannot be read ({error.strerror}); `bide demo --keep DIR` keeps a "
+                "journal."
+            ) from None
+        self.torn = bool(rest)
+        events: list[Event] = []
+        for number, line in enumerate(lines, start=self._lines + 1):
+            try:
+                events.append(_decoder.decode(line))
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                self.unreadable.append(number)
+        self._lines += len(lines)
+        for event in events:
+            match event:
+                case Opened():
+                    self.opened = event
+                case Placed():
+                    self.placed[event.order].append(event)
+                case Paid():
+                    self.paid[event.order].append(event)
+                case Begun():
+                    self.runs[event.order, event.kind].append(event)
+                    self.unfinished[event.key] = event
+                case Finished():
+                    self.finished.add((event.order, event.kind))
+                    self.unfinished.pop(event.key, None)
+                case Killed():
+                    self.killed[event.pid] = event
+        return events
+
+
+COLUMNS: Final = ("order", "placed", "deadline", "paid_after")
+
+_NUMBER: Final = re.compile(r"[\w.+-]{1,100}", re.ASCII)
+_LONGEST: Final = 366 * 86_400.0
+
+
+class Order(NamedTuple):
+    """One order; all times in seconds of the scenario."""
+
+    number: str
+    placed: float
+    """Since the start of the scenario."""
+    deadline: float
+    """By when it must be paid, since it was placed."""
+    paid_after: float | None
+    """When it is paid, since it was placed; None for never."""
+
+
+class Orders(NamedTuple):
+    """What a file holds."""
+
+    good: list[Order]
+    bad: list[str]
+    """One sentence for each row that was skipped, with the number of its line."""
+
+
+def sample() -> Path:
+    """The orders that come with bide."""
+    return Path(str(resources.files("bide.cli.demo").joinpath("orders.csv")))
+
+
+def read_orders(path: Path) -> Orders:
+    """Read orders from a CSV file; bad rows are skipped and reported.
+
+    Raises:
+        DemoError: the file cannot be read, has other columns, or has no valid order.
+    """
+    columns = ",".join(COLUMNS)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            orders = _read(path, file, columns)
+    except OSError as error:
+        raise DemoError(
+            f"{path} cannot be read ({error.strerror}); give the path of a CSV file with the "
+            f"columns {columns}, or none to use the sample."
+        ) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DemoError(
+            f"{path} is not a CSV file in UTF-8 ({error}); save it as one, with the columns "
+            f"{columns}."
+        ) from None
+    if not orders.good:
+        first = f" ({orders.bad[0].removesuffix('; skipped.')})" if orders.bad else ""
+        raise DemoError(
+            f"{path} holds no usable order{first}; give it at least one row such as "
+            "A-0001,0.0,2.5,1.2 under its header."
+        )
+    return orders
+
+
+def _read(path: Path, file: TextIO, columns: str) -> Orders:
+    rows = csv.reader(file)
+    header = next(rows, None)
+    if header is None:
+        raise DemoError(
+            f"{path} is empty; its first line must be {columns}, and each line after it an order."
+        )
+    names = [name.strip() for name in header]
+    if missing := [column for column in COLUMNS if names.count(column) != 1]:
+        raise DemoError(
+            f"{path} has the header {','.join(names)[:200]!r}, in which {', '.join(missing)} "
+            f"should be, each once; make it {columns}."
+        )
+    orders = Orders([], [])
+    lines: dict[str, int] = {}
+    for row in rows:
+        cells = [cell.strip() for cell in row]
+        if not any(cells):
+            continue
+        try:
+            if len(cells) != len(names):
+                raise ValueError(f"has {len(cells)} fields, not {len(names)}")
+            order = _order(**{name: cells[names.index(name)] for name in COLUMNS})
+            first = lines.setdefault(order.number, rows.line_num)
+            if first != rows.line_num:
+                raise ValueError(f"has the order {order.number} again, which is on line {first}")
+            orders.good.append(order)
+        except ValueError as reason:
+            orders.bad.append(f"line {rows.line_num} {reason}; skipped.")
+    return orders
+
+
+def _order(order: str, placed: str, deadline: str, paid_after: str) -> Order:
+    if not _NUMBER.fullmatch(order):
+        raise ValueError(
+            f"has the order number {order[:60]!r}, which is not 1 to 100 of A-Z a-z 0-9 . _ + -"
+        )
+    return Order(
+        order,
+        _seconds("placed", placed),
+        _seconds("deadline", deadline),
+        _seconds("paid_after", paid_after) if paid_after else None,
+    )
+
+
+def _seconds(column: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _LONGEST:
+        raise ValueError(f"has {column} {text[:60]!r}, which is not a number of seconds, 0 or more")
+    return seconds
+
+
+def scale(orders: list[Order], count: int) -> list[Order]:
+    """Cut or repeat orders until there are `count`; what is repeated gets new numbers."""
+    if count <= len(orders):
+        return orders[:count]
+    repeats = -(-count // len(orders))
+    return [
+        order._replace(number=f"{order.number}.{repeat}")
+        for repeat in range(1, repeats + 1)
+        for order in orders
+    ][:count]
+
+
+def write_orders(path: Path, orders: Iterable[Order]) -> None:
+    """Write a CSV file that `read_orders` reads."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(orders)
+
 
 EARLY: Final = "early"
 LOST: Final = "lost"
@@ -48,8 +379,7 @@ MISCOUNTED: Final = "not as agreed"
 KINDS: Final = (EARLY, LOST, TWICE, PAID_YET_CANCELLED, MISCOUNTED)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that should not have happened."""
 
     kind: str
@@ -81,9 +411,9 @@ class Books:
         """Whether everything happened as it should have."""
         return not self.problems
 
-    def count(self, kind: str) -> int:
-        """How many problems there are of a kind."""
-        return sum(problem.kind == kind for problem in self.problems)
+    def find(self, kind: str, text: str) -> None:
+        """Note a problem."""
+        self.problems.append(Problem(kind, text))
 
 
 def balance(orders_csv: Path, journal: Path) -> Books:
@@ -93,141 +423,193 @@ def balance(orders_csv: Path, journal: Path) -> Books:
         BideError: one of the files cannot be used.
     """
     orders = read_orders(orders_csv)
-    read = read_journal(journal)
-    checker = _Checker(read)
-    books = checker.books
+    record = Record(journal)
+    record.read()
+    books = Books(killed=list(record.killed))
     if orders.bad:
         books.notes.append(f"{len(orders.bad)} bad rows of {orders_csv.name} were left out.")
-    if read.torn:
+    if record.torn:
         books.notes.append("The journal's last line is torn; it counts for nothing.")
-    if checker.opened is None:
-        checker.find(MISCOUNTED, "the journal does not say that a scenario was opened.")
-    for number in read.unreadable:
-        checker.find(MISCOUNTED, f"line {number} of the journal is not an event.")
+    if record.opened is None:
+        books.find(MISCOUNTED, "the journal does not say that a scenario was opened.")
+    for line in record.unreadable:
+        books.find(MISCOUNTED, f"line {line} of the journal is not an event.")
     for order in orders.good:
-        checker.check(order)
-    checker.check_strangers({order.number for order in orders.good})
+        _check_order(books, record, order)
+    seen = {*record.placed, *record.paid, *(number for number, _ in record.runs)}
+    for number in sorted(seen.difference(order.number for order in orders.good)):
+        books.find(MISCOUNTED, f"order {number} is in the journal, but not among the orders.")
     return books
 
 
-class _Checker:
-    def __init__(self, read: JournalContents) -> None:
-        self.books = Books()
-        self.opened: Opened | None = None
-        self._placed: defaultdict[str, list[Placed]] = defaultdict(list)
-        self._paid: defaultdict[str, list[Paid]] = defaultdict(list)
-        self._runs: defaultdict[tuple[str, Kind], list[Begun]] = defaultdict(list)
-        self._done: set[tuple[str, Kind, int, int]] = set()
-        self._killed: dict[int, Killed] = {}
-        for event in read.events:
-            match event:
-                case Opened():
-                    self.opened = event
-                case Placed():
-                    self._placed[event.order].append(event)
-                case Paid():
-                    self._paid[event.order].append(event)
-                case Begun():
-                    self._runs[event.order, event.kind].append(event)
-                case Finished():
-                    self._done.add((event.order, event.kind, event.token, event.pid))
-                case Killed():
-                    self._killed[event.pid] = event
-        self.books.killed = list(self._killed)
+def _check_order(books: Books, record: Record, order: Order) -> None:
+    number = order.number
+    books.orders += 1
+    times = record.placed.get(number, [])
+    if len(times) != 1:
+        books.find(MISCOUNTED, f"order {number} was placed {len(times)} times.")
+        return
+    placed = times[0]
+    books.enqueued += 2
+    for kind, due_us in ((NOTIFY, placed.notify_due_us), (CANCEL, placed.cancel_due_us)):
+        if record.opened is None:
+            break
+        after = order.deadline if kind == CANCEL else record.opened.notify_after
+        added_at = due_us - round(after / record.opened.speed * 1e6)
+        if not placed.asked_us <= added_at <= placed.answered_us:
+            off = min(added_at - placed.asked_us, added_at - placed.answered_us, key=abs)
+            what = f"the {kind} for order {number}"
+            books.find(MISCOUNTED, f"{what} is due {off:+} us from when it was asked for.")
+    _check_job(books, record, number, NOTIFY, placed.notify_due_us)
+    paid = record.paid.get(number, [])
+    if len(paid) != (order.paid_after is not None):
+        books.find(MISCOUNTED, f"order {number} was paid {len(paid)} times.")
+    elif paid and not paid[0].in_time and paid[0].answered_us < placed.cancel_due_us:
+        books.find(
+            MISCOUNTED,
+            f"order {number} was paid before its deadline, but its cancellation could not be taken "
+            "back.",
+        )
+    if not any(payment.in_time for payment in paid):
+        _check_job(books, record, number, CANCEL, placed.cancel_due_us)
+        return
+    books.cancelled += 1
+    if (number, CANCEL) in record.runs:
+        books.find(PAID_YET_CANCELLED, f"order {number} was paid in time, yet cancelled.")
 
-    def find(self, kind: str, text: str) -> None:
-        self.books.problems.append(Problem(kind, text))
 
-    def check(self, order: Order) -> None:
-        """Hold one order against the rules."""
-        number = order.number
-        self.books.orders += 1
-        placed = self._placed[number]
-        if len(placed) != 1:
-            self.find(MISCOUNTED, f"order {number} was placed {len(placed)} times.")
-            return
-        self.books.enqueued += 2
-        self._check_due(order, placed[0])
-        self._check_job(number, NOTIFY, placed[0].notify_due_us)
-        if self._is_paid(order, placed[0]):
-            self.books.cancelled += 1
-            if self._runs[number, CANCEL]:
-                self.find(PAID_YET_CANCELLED, f"order {number} was paid in time, yet cancelled.")
+def _check_job(books: Books, record: Record, number: str, kind: Kind, due_us: int) -> None:
+    what = f"the {kind} for order {number}"
+    runs = sorted(record.runs.get((number, kind), []), key=lambda run: run.started_us)
+    if not runs:
+        books.find(LOST, f"{what} never ran.")
+        return
+    for run in runs:
+        early = min(due_us, run.due_us) - run.started_us
+        if early > 0:
+            books.find(EARLY, f"{what} began {early} us before it was due.")
+        elif run.due_us != due_us:
+            books.find(MISCOUNTED, f"{what} was due at another time than was agreed.")
+    books.lateness_us.append(runs[0].started_us - due_us)
+    for before, run in pairwise(runs):
+        killed = record.killed.get(before.pid)
+        if killed and before.started_us <= killed.ended_us and killed.at_us <= run.started_us:
+            books.redelivered += 1
+            books.redelivered_us.append(run.started_us - due_us)
         else:
-            self._check_job(number, CANCEL, placed[0].cancel_due_us)
+            books.find(TWICE, f"{what} ran in process {before.pid}, and again in {run.pid}.")
+    last = runs[-1]
+    if last.key not in record.unfinished:
+        books.run += 1
+    elif last.pid in record.killed:
+        books.find(LOST, f"{what} began in process {last.pid}, which was killed; never again.")
+    else:
+        books.find(LOST, f"{what} began in process {last.pid}, and never came to its end.")
 
-    def check_strangers(self, numbers: set[str]) -> None:
-        """Check that the journal has only orders of the CSV file."""
-        seen = {*self._placed, *self._paid, *(number for number, _ in self._runs)}
-        for number in sorted(seen - numbers):
-            self.find(MISCOUNTED, f"order {number} is in the journal, but not among the orders.")
 
-    def _check_due(self, order: Order, placed: Placed) -> None:
-        if self.opened is None:
-            return
-        for kind, after, due_us in (
-            (NOTIFY, self.opened.notify_after, placed.notify_due_us),
-            (CANCEL, order.deadline, placed.cancel_due_us),
-        ):
-            added_at = due_us - round(after / self.opened.speed * 1e6)
-            if not placed.asked_us <= added_at <= placed.answered_us:
-                off = min(added_at - placed.asked_us, added_at - placed.answered_us, key=abs)
-                self.find(
-                    MISCOUNTED,
-                    f"the {kind} for order {order.number} is due {off:+} us from when it was "
-                    "asked for.",
-                )
+SHOWN: Final = 10
+"""Problems that are shown one by one."""
 
-    def _is_paid(self, order: Order, placed: Placed) -> bool:
-        """Whether the queue said that the cancellation was taken back, when it could say so."""
-        paid = self._paid[order.number]
-        if len(paid) != (order.paid_after is not None):
-            self.find(MISCOUNTED, f"order {order.number} was paid {len(paid)} times.")
-            return any(payment.in_time for payment in paid)
-        if not paid:
-            return False
-        if not paid[0].in_time and paid[0].answered_us < placed.cancel_due_us:
-            self.find(
-                MISCOUNTED,
-                f"order {order.number} was paid before its deadline, but its cancellation could "
-                "not be taken back.",
+BAR: Final = 36
+"""The width of the longest bar, in characters."""
+
+EDGES_US: Final = [step * 10**power for power in range(8) for step in (1, 2, 5)]
+"""Where one bucket of the histogram ends and the next begins."""
+
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+
+
+def report(books: Books, console: Console | None = None) -> None:
+    """Print it all."""
+    console = console or Console(highlight=False)
+    console.print(Text("\n").join([*_table(books), Text()]))
+    if books.lateness_us:
+        values = sorted(books.lateness_us)
+        text = Text.assemble(
+            ("  Lateness", "bold"), (" of first runs, from due to begun\n\n", "dim"), " "
+        )
+        for name, percent in (("p50", 50), ("p90", 90), ("p99", 99), ("max", 100)):
+            text.append(f" {name} ", "dim")
+            text.append(f"{describe(percentile(values, percent) / 1e6):8}")
+        text.rstrip()
+        console.print(text, "", *histogram(books, console.options.ascii_only), "", sep="\n")
+    for note in books.notes:
+        console.print(f"  {escape(note)}")
+    for problem in books.problems[:SHOWN]:
+        console.print(f"  [red]{problem.kind}[/red]: {escape(problem.text)}")
+    if len(books.problems) > SHOWN:
+        console.print(f"  ... and {len(books.problems) - SHOWN:,} more")
+    if books.balanced:
+        console.print(
+            "  [bold green]The books balance:[/bold green] nothing early, nothing lost, nothing "
+            "twice without a cause."
+        )
+    else:
+        console.print("  [bold red]The books do not balance.[/bold red]")
+
+
+def _table(books: Books) -> Iterator[Text]:
+    killed = ", ".join(map(str, books.killed))
+    cause = f"begun by worker {killed}, which was killed" if killed else "no worker was killed"
+    yield Text("  The books, order by order\n", "bold")
+    yield _row("enqueued", books.enqueued, "", "2 for each order")
+    yield _row("run", books.run, "", "to their end")
+    yield _row("cancelled", books.cancelled, "", "taken back: the order was paid in time")
+    yield _row("redelivered", books.redelivered, "yellow", cause)
+    yield Text()
+    counts = Counter(problem.kind for problem in books.problems)
+    for kind in KINDS:
+        if counts[kind] or kind in (EARLY, LOST, TWICE):
+            yield _row(kind, counts[kind], "bold red" if counts[kind] else "bold green")
+
+
+def _row(name: str, count: int, style: str, remark: str = "") -> Text:
+    return Text.assemble(f"  {name:26}", (f"{count:>8,}", style), (f"  {remark}".rstrip(), "dim"))
+
+
+def percentile(sorted_values: Sequence[int], percent: float) -> int:
+    """The least value that `percent` of all do not exceed."""
+    return sorted_values[max(0, math.ceil(len(sorted_values) * percent / 100) - 1)]
+
+
+def histogram(books: Books, ascii_only: bool = False) -> Iterator[Text]:
+    """Bars from the least to the greatest lateness; `...` for a stretch of two or more empty."""
+    first = Counter(bisect_right(EDGES_US, value) for value in books.lateness_us)
+    redelivered = Counter(bisect_right(EDGES_US, value) for value in books.redelivered_us)
+    both = first + redelivered
+    axis, used = "|" if ascii_only else "│", sorted(both)
+    for before, last in pairwise([used[0] - 1, *used]):
+        if last - before > 2:
+            yield Text(f"{'...':>9}{axis:>10}", "dim")
+        for place in (last - 1, last) if last - before == 2 else (last,):
+            n, again = first[place], redelivered[place]
+            width = both[place] / max(both.values()) * BAR
+            bar = "#" * math.ceil(width) if ascii_only else _blocks(width)
+            yield Text.assemble(
+                f"  {_label(place):15} ",
+                (axis, "dim"),
+                (bar, "yellow" if again > n else "cyan"),
+                f" {n:,}" if n else "",
+                (f" {again:,} redelivered" if again else "", "yellow"),
             )
-        return paid[0].in_time
 
-    def _check_job(self, number: str, kind: Kind, due_us: int) -> None:
-        """See that a job ran to its end once, and never early."""
-        what = f"the {kind} for order {number}"
-        runs = sorted(self._runs[number, kind], key=lambda run: run.started_us)
-        if not runs:
-            self.find(LOST, f"{what} never ran.")
-            return
-        for run in runs:
-            if run.started_us < min(due_us, run.due_us):
-                early = min(due_us, run.due_us) - run.started_us
-                self.find(EARLY, f"{what} began {early} us before it was due.")
-            elif run.due_us != due_us:
-                self.find(MISCOUNTED, f"{what} was due at another time than was agreed.")
-        self.books.lateness_us.append(runs[0].started_us - due_us)
-        for before, run in pairwise(runs):
-            killed = self._killed.get(before.pid)
-            if killed and before.started_us <= killed.ended_us and killed.at_us <= run.started_us:
-                self.books.redelivered += 1
-                self.books.redelivered_us.append(run.started_us - due_us)
-            else:
-                self.find(TWICE, f"{what} ran in process {before.pid}, and again in {run.pid}.")
-        last = runs[-1]
-        if (number, kind, last.token, last.pid) in self._done:
-            self.books.run += 1
-        elif last.pid in self._killed:
-            self.find(LOST, f"{what} began in process {last.pid}, which was killed; never again.")
-        else:
-            self.find(LOST, f"{what} began in process {last.pid}, and never came to its end.")
+
+def _label(place: int) -> str:
+    """Where a bucket begins and ends; `place` is its position in `EDGES_US`, as `bisect` has it."""
+    if place == len(EDGES_US):
+        return f"  over {describe(EDGES_US[-1] / 1e6)}"
+    low = describe(EDGES_US[place - 1] / 1e6) if place else "less"
+    return f"{low:>5} - {describe(EDGES_US[place] / 1e6)}"
+
+
+def _blocks(width: float) -> str:
+    """A bar in eighths of a character; whatever there is, is seen."""
+    eighths = max(1, round(width * 8)) if width else 0
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
 def main() -> None:
     """Check two files and print the outcome; exits with 0 only if the books balance."""
-    from bide.cli.demo.play import report
-
     try:
         if len(sys.argv) != 3:
             raise UsageError("Usage: python -m bide.cli.demo.books ORDERS.csv JOURNAL")

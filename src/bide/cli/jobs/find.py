@@ -1,39 +1,35 @@
 """Which jobs a command means: those of some ids, or all that fit a filter.
 
-While a list is read page by page, jobs come and go. Pages overlap, so that a job which moves a
-little is not passed over, and one that is met twice counts once; what moves further meanwhile may
-be missed.
+While a list is read page by page, jobs come and go; `bide.views.jobs` says how it is read.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Final
 
 import click
 
-from bide.cli.options import queues_option, read_at
+from bide.cli.options import queues_option, together
 from bide.cli.screen import aside
 from bide.errors import UsageError
 from bide.model.durations import at_to_us, to_us
 from bide.model.ids import check_name, short_id
 from bide.model.job import State
 from bide.protocol.commands import jobs as job_commands
-from bide.protocol.keys import keys_of
-from bide.views.job import FoundJob, error_line
-from bide.views.site import Site
-
-F = TypeVar("F", bound=Callable[..., Any])
+from bide.views.job import FoundJob
+from bide.views.jobs import OVERLAP, Filter, Walk, anywhere
+from bide.views.params import read_moment
+from bide.views.site import Site, mask_secrets
 
 MOST: Final = 1_000_000_000
 """More jobs than any server holds: what `--limit` and `--offset` may be."""
 
 PAGE: Final = job_commands.MAX_PAGE
-OVERLAP: Final = 100
 
 ORDER: Final = (
     State.ACTIVE,
@@ -48,108 +44,82 @@ ORDER: Final = (
 
 
 @dataclass(frozen=True)
-class Filter:
-    """What a job must be, to be meant."""
+class Wanted:
+    """What the options of a command say of the jobs that are meant."""
 
-    states: tuple[State, ...]
-    task: str | None = None
-    error: str | None = None
-    older_us: int | None = None
-    due_before_us: int | None = None
+    queues: tuple[str, ...]
+    states: tuple[str, ...]
+    task: str | None
+    error: str | None
+    older_than: str | None
+    due_before: str | None
 
     @property
-    def reads_jobs(self) -> bool:
-        """Whether ids alone do not say who is meant."""
-        return (self.task, self.error, self.older_us, self.due_before_us) != (None,) * 4
+    def given(self) -> tuple[tuple[str, ...] | str | None, ...]:
+        """What they say besides the queue; None, or no states, where an option is not given."""
+        return (self.states or None, self.task, self.error, self.older_than, self.due_before)
 
-    def fits(self, seen: FoundJob) -> bool:
-        """Whether it is one of those that are meant."""
-        if seen.state not in self.states:
-            return False
-        if self.task is not None and not fnmatchcase(seen.snapshot.task, self.task):
-            return False
-        if self.error is not None:
-            error = seen.snapshot.notes.error
-            if error is None or not _matches(error_line(error), self.error):
-                return False
-        if self.older_us is not None and seen.snapshot.now_us - seen.moment_us <= self.older_us:
-            return False
-        return self.due_before_us is None or seen.snapshot.due_us < self.due_before_us
+    def filter(self, otherwise: Sequence[State] = ORDER) -> Filter:
+        """Make a filter; without `states` it has the states `otherwise`.
 
-
-def _matches(text: str, pattern: str) -> bool:
-    """A pattern without wildcards may stand anywhere."""
-    if any(char in pattern for char in "*?["):
-        return fnmatchcase(text, pattern)
-    return pattern in text
+        Raises:
+            UsageError: an option is invalid.
+        """
+        asked = [State(state) for state in self.states] or otherwise
+        older, before = self.older_than, self.due_before
+        return Filter(
+            states=tuple(state for state in ORDER if state in asked),
+            task=self.task,
+            error=None if self.error is None else anywhere(self.error),
+            older_us=None if older is None else to_us(older, "--older-than"),
+            due_before_us=None if before is None else _read_before(before),
+        )
 
 
-def filter_options(function: F) -> F:
-    """Options that say which jobs are meant."""
-    for option in reversed(
-        [
-            queues_option("In this queue; again for more."),
-            click.option(
-                "-s",
-                "--state",
-                "states",
-                multiple=True,
-                metavar="STATE",
-                type=click.Choice([state.value for state in ORDER]),
-                help=f"In this state; again for more: {', '.join(ORDER)}.",
-            ),
-            click.option(
-                "--task", metavar="PATTERN", help="Whose task's name is, or fits, this: 'shop:*'."
-            ),
-            click.option(
-                "--error",
-                metavar="PATTERN",
-                help="Whose last error holds this text, or fits it: 'KeyError: *'.",
-            ),
-            click.option(
-                "--older-than",
-                metavar="DURATION",
-                help="That ended, began or were due (as their state has it) longer ago.",
-            ),
-            click.option(
-                "--due-before",
-                metavar="WHEN",
-                help="Due before a moment, or within a duration from now.",
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+def filter_options(function: Callable[..., Any]) -> Any:
+    """Options that say which jobs are meant; the command gets them as `wanted`."""
+
+    @wraps(function)
+    def with_wanted(*args: Any, **options: Any) -> Any:
+        said = {field.name: options.pop(field.name) for field in fields(Wanted)}
+        return function(*args, wanted=Wanted(**said), **options)
+
+    return _FILTER(with_wanted)
 
 
-def read_filter(
-    states: Sequence[str],
-    task: str | None,
-    error: str | None,
-    older_than: str | None,
-    due_before: str | None,
-    otherwise: Sequence[State] = ORDER,
-) -> Filter:
-    """Make a filter from options; without `states` it has the states `otherwise`.
-
-    Raises:
-        UsageError: an option is invalid.
-    """
-    asked = [State(state) for state in states] or otherwise
-    return Filter(
-        states=tuple(state for state in ORDER if state in asked),
-        task=task,
-        error=error,
-        older_us=None if older_than is None else to_us(older_than, "--older-than"),
-        due_before_us=None if due_before is None else _read_before(due_before),
-    )
+_FILTER: Final = together(
+    queues_option("Queue to look in; repeat for more."),
+    click.option(
+        *("-s", "--state", "states"),
+        multiple=True,
+        metavar="STATE",
+        type=click.Choice([state.value for state in ORDER]),
+        help=f"State of the jobs; repeat for more: {', '.join(ORDER)}.",
+    ),
+    click.option("--task", metavar="PATTERN", help="Name of the task, or a pattern: 'shop:*'."),
+    click.option(
+        "--error",
+        metavar="PATTERN",
+        help="Part of the last error, or a pattern: 'KeyError: *'.",
+    ),
+    click.option(
+        "--older-than",
+        metavar="DURATION",
+        help="Jobs that ended, started or were due (depending on their state) longer ago.",
+    ),
+    click.option(
+        "--due-before",
+        metavar="WHEN",
+        help="Jobs that are due before a moment, or within a duration from now.",
+    ),
+)
 
 
 def _read_before(text: str) -> int:
     try:
         ahead = timedelta(microseconds=to_us(text, "--due-before"))
     except UsageError:
-        return at_to_us(read_at(text, "--due-before"))
+        return at_to_us(read_moment(text, "--due-before"))
     return at_to_us(datetime.now(UTC) + ahead)
 
 
@@ -166,7 +136,7 @@ def scan(
     """
     for _, queue, ids in pages(site, queues, wanted.states, tick):
         for seen in look_up(site, queue, ids):
-            if seen is not None and wanted.fits(seen):
+            if wanted.fits(seen, mask_secrets):
                 yield seen
 
 
@@ -176,27 +146,22 @@ def pages(
     """State, queue and ids, a page at a time, each id once."""
     for state in states:
         for queue in queues:
-            keys, start, seen = keys_of(queue, site.prefix), 0, set[str]()
-            while True:
-                ids = site.client.run(job_commands.listing(keys, state, start, PAGE))
-                fresh = [id for id in ids if id not in seen]
-                seen.update(fresh)
+            walk = Walk()
+            while not walk.is_over:
+                start, size = walk.page(PAGE - OVERLAP)
+                ids = site.client.run(job_commands.listing(site.keys(queue), state, start, size))
+                fresh = list(walk.read(ids))
                 tick(len(fresh))
                 if fresh:
                     yield state, queue, fresh
-                if len(ids) < PAGE:
-                    break
-                start += PAGE - OVERLAP
 
 
-def look_up(site: Site, queue: str, ids: Sequence[str]) -> Iterator[FoundJob | None]:
-    """Jobs of one queue by id, a round trip for each page; None for one that is not there."""
-    keys = keys_of(queue, site.prefix)
+def look_up(site: Site, queue: str, ids: Sequence[str]) -> Iterator[FoundJob]:
+    """Jobs of one queue by id, those that are there; a round trip for each page."""
     for i in range(0, len(ids), PAGE):
-        commands = job_commands.fetch_many(keys, ids[i : i + PAGE])
+        commands = job_commands.fetch_many(site.keys(queue), ids[i : i + PAGE])
         for chunk in site.client.run_many(commands):
-            for snapshot in chunk:
-                yield None if snapshot is None else FoundJob(queue, snapshot)
+            yield from (FoundJob(queue, seen) for seen in chunk if seen is not None)
 
 
 # -- by id
@@ -233,8 +198,6 @@ def locate(
     found: dict[str, FoundJob] = {}
     for queue in site.known(queues):
         for seen in look_up(site, queue, ids):
-            if seen is None:
-                continue
             if seen.id in found:
                 raise UsageError(
                     f"There is a job {short_id(seen.id)!r} in {found[seen.id].queue} and in "

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
 import click
 
-from bide.cli.jobs.find import MOST, filter_options, locate, read_filter, read_ids, scan
-from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.jobs.find import MOST, Wanted, filter_options, locate, read_ids, scan
+from bide.cli.options import json_option, limit_option, queues_option, site_options
 from bide.cli.screen import (
     Cell,
     Column,
@@ -37,28 +37,23 @@ from bide.model.payload.signing import Kind, Seal, Verdict
 from bide.protocol.keys import keys_of
 from bide.queue.explain import Read, Reason, explain
 from bide.queue.job_view import call, not_found, written
-from bide.views.job import FoundJob, brief, error_line, full, given_description, when, why_report
+from bide.views.job import FoundJob, brief, error_line, full, given_description, why_report
+from bide.views.params import moment_exactly, relative
 from bide.views.site import Site
-from bide.views.times import moment_exactly, relative
+from bide.views.verbs import UNBEGUN
 
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@queues_option("Look only in this queue; again for more.")
-@server_options
+@queues_option("Queue to look in; repeat for more.")
+@site_options
 @json_option
-def show(
-    ids: tuple[str, ...],
-    queues: tuple[str, ...],
-    url: str | None,
-    prefix: str | None,
-    as_json: bool,
-) -> None:
-    """Show everything that is known of jobs.
+def show(ids: tuple[str, ...], queues: tuple[str, ...], site: Site, as_json: bool) -> None:
+    """Show all data of jobs.
 
     ID may be -, for ids on standard input.
     """
-    site, keyring = Site(url, prefix), signing_keys()
+    keyring = signing_keys()
     found, missing = locate(site, queues, read_ids(ids))
 
     def signature(seen: FoundJob) -> Verdict:
@@ -93,12 +88,9 @@ _SIGNATURES: Final[dict[Verdict, str | Cell]] = {
 }
 
 
-_UNBEGUN: Final = (State.BLOCKED, State.DELAYED, State.WAITING)
-
-
 def _reasons(site: Site, found: Sequence[FoundJob]) -> list[list[Reason]]:
     """Why each has not run; read once for all of them, if there are such."""
-    pending = {s.queue for s in found if s.state in _UNBEGUN}
+    pending = {s.queue for s in found if s.state in UNBEGUN}
     if not pending:
         return [[] for _ in found]
     counts, workers = site.counts(sorted(pending)), site.workers()
@@ -140,18 +132,18 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
     state = state_cell(job.status)
     yield "state", Cell(f"{state.text}, asked to end", "yellow") if job.cancelling else state
     if is_item:
-        yield "data", _data(seen)
+        yield "data", _or_why(lambda: shortened(written(seen.snapshot.data())))
     else:
         yield "task", job.task
         yield "description", shortened(given_description(seen))
-        yield "arguments", _arguments(seen)
+        yield "arguments", _or_why(lambda: _arguments(seen))
     yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "due", _at(job.due, now) if job.status != State.BLOCKED else _once_freed(seen)
     yield "cancelled by", short_id(job.cancelled_by or "")
     if job.group is not None:
         yield "group", job.group
-    terms = seen.snapshot.terms
+    terms = seen.snapshot.constraints
     yield "calls", _folding(seen)
     yield "key", shortened(terms.key or "")
     if job.expires:
@@ -172,13 +164,13 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
         yield "progress", f"{progress.fraction:.0%} {progress.text} ({_ago(progress.at, now)})"
     if job.error:
         yield "error", Cell(error_line(job.error), "red")
-    yield "result", _result(seen)
+    if seen.state == State.COMPLETED:
+        yield "result", _or_why(lambda: shortened(written(job.result)))
     yield "meta", _meta(seen)
 
 
 def _once_freed(seen: FoundJob) -> str:
-    """When a job that waits for others is due."""
-    when = seen.snapshot.terms.when
+    when = seen.snapshot.constraints.when
     if when[:1] == "=":
         return f"{moment_exactly(seen.job.due)}, if it does not wait any more by then"
     seconds = (seen.snapshot.due_us - seen.snapshot.now_us) / 1e6
@@ -186,8 +178,8 @@ def _once_freed(seen: FoundJob) -> str:
 
 
 def _folding(seen: FoundJob) -> str:
-    """How calls fold into it, and how many items it has gathered."""
-    told = describe_dedup(seen.snapshot.terms.folding or "")
+    """Describe how calls are deduplicated into the job, and count its items."""
+    told = describe_dedup(seen.snapshot.constraints.dedup or "")
     body = seen.snapshot.raw_body
     if not is_batch(body):
         return told
@@ -198,7 +190,6 @@ def _folding(seen: FoundJob) -> str:
 
 
 def _schedule(seen: FoundJob, now: datetime) -> str:
-    """Which schedule has made it, and for which of its times."""
     job = seen.job
     try:
         if seen.snapshot.is_item or job.schedule is None:
@@ -209,29 +200,18 @@ def _schedule(seen: FoundJob, now: datetime) -> str:
     return f"{job.schedule}, {f'for {_at(at, now)}' if at else 'run by hand'}"
 
 
-def _data(seen: FoundJob) -> str | Cell:
+def _or_why(text: Callable[[], str | Cell]) -> str | Cell:
+    """A text; or why what it shows cannot be read."""
     try:
-        return shortened(written(seen.snapshot.data()))
+        return text()
     except PayloadError as error:
         return Cell(str(error), "yellow")
 
 
 def _arguments(seen: FoundJob) -> str | Cell:
-    try:
-        if seen.snapshot.head.codec == "pickle":
-            return Cell("pickled, and not read here: reading a pickle can run any code", "dim")
-        return shortened(call(seen.job.args, seen.job.kwargs)) or Cell("none", "dim")
-    except PayloadError as error:
-        return Cell(str(error), "yellow")
-
-
-def _result(seen: FoundJob) -> str | Cell:
-    if seen.state != State.COMPLETED:
-        return ""
-    try:
-        return shortened(written(seen.job.result))
-    except PayloadError as error:
-        return Cell(str(error), "yellow")
+    if seen.snapshot.head.codec == "pickle":
+        return Cell("pickled, and not read here: reading a pickle can run any code", "dim")
+    return shortened(call(seen.job.args, seen.job.kwargs)) or Cell("none", "dim")
 
 
 def _meta(seen: FoundJob) -> str:
@@ -252,8 +232,10 @@ def _print_attempt(attempt: Attempt) -> None:
         )
         return
     echo(f"     {error_line(attempt.error)}", "red")
-    for line in attempt.error.traceback.splitlines():
-        echo(f"     {line}", "dim")
+    lines = attempt.error.traceback.splitlines()
+    if any(line.startswith("  File ") for line in lines):  # otherwise it repeats the line above
+        for line in lines:
+            echo(f"     {line}", "dim")
 
 
 def _at(at: datetime, now: datetime) -> str:
@@ -266,44 +248,23 @@ def _ago(at: datetime, now: datetime) -> str:
 
 @click.command()
 @filter_options
-@click.option(
-    "-n",
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, MOST),
-    default=50,
-    help="So many at most.  [default: 50]",
-)
+@limit_option("jobs to list", 50, MOST)
 @click.option(
     "--offset", metavar="N", type=click.IntRange(0, MOST), default=0, help="Number of jobs to skip."
 )
 @click.option("--ids", "only_ids", is_flag=True, help="Print ids only, for `bide jobs ... -`.")
-@server_options
+@site_options
 @json_option
-def ls(
-    queues: tuple[str, ...],
-    states: tuple[str, ...],
-    task: str | None,
-    error: str | None,
-    older_than: str | None,
-    due_before: str | None,
-    limit: int,
-    offset: int,
-    only_ids: bool,
-    url: str | None,
-    prefix: str | None,
-    as_json: bool,
-) -> None:
+def ls(wanted: Wanted, limit: int, offset: int, only_ids: bool, site: Site, as_json: bool) -> None:
     """List jobs, of all queues and states unless told otherwise.
 
     Those that run come first, then those that wait or are delayed, by priority and due time, then
     those that have ended, newest first.
     """
-    wanted = read_filter(states, task, error, older_than, due_before)
-    site = Site(url, prefix)
-    names = site.known(queues)
+    meant = wanted.filter()
+    names = site.known(wanted.queues)
     with bar("looking") as tick:
-        found = list(islice(scan(site, names, wanted, tick), offset, offset + limit + 1))
+        found = list(islice(scan(site, names, meant, tick), offset, offset + limit + 1))
     more, found = len(found) > limit, found[:limit]
     if as_json:
         echo_json({"jobs": [brief(seen) for seen in found], "more": more})
@@ -321,25 +282,13 @@ def ls(
 
 def print_jobs(jobs: list[FoundJob], with_queue: bool) -> None:
     """Jobs as a table."""
+    queue = Column("queue", lambda seen: seen.queue, cut="end")
     columns = [
-        Column("id"),
-        *([Column("queue", cut="end")] if with_queue else []),
-        Column("state"),
-        Column("when", right=True),
-        Column("task", cut="start"),
-        Column("", cut="end"),
+        Column("id", lambda seen: short_id(seen.id)),
+        *([queue] if with_queue else []),
+        Column("state", lambda seen: state_cell(seen.state)),
+        Column("when", lambda seen: relative(-seen.ago), right=True),
+        Column("task", lambda seen: seen.snapshot.task, cut="start"),
+        Column("", remark, cut="end"),
     ]
-    table(
-        columns,
-        [
-            [
-                short_id(seen.id),
-                *([seen.queue] if with_queue else []),
-                state_cell(seen.state),
-                when(seen),
-                seen.snapshot.task,
-                remark(seen),
-            ]
-            for seen in jobs
-        ],
-    )
+    table(columns, jobs)

@@ -23,6 +23,7 @@ from typing import Any, Final, Generic, ParamSpec
 
 import msgspec
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import connections, transaction
 from django.utils import timezone
 
@@ -32,7 +33,7 @@ from bide.model.job import State
 from bide.model.payload.convert import resolved
 from bide.model.payload.serializers import simplify
 from bide.queue import Job, Queue
-from bide.queue.task import BlockingCall
+from bide.queue._sync.task import BlockingCall
 from bide.tasks.middleware import Around, Middleware
 from bide.tasks.registry import task_name
 from bide.tasks.task import register
@@ -216,8 +217,6 @@ def _error(task: Any, path: str, text: str) -> Any:
 
 def _local(at: datetime | None) -> datetime | None:
     """As Django's settings want moments: aware, or naive and local."""
-    from django.conf import settings
-
     return at if at is None or settings.USE_TZ else timezone.make_naive(at)
 
 
@@ -366,6 +365,8 @@ def at_commit(send: Callable[[], Any], using: str | None) -> None:
 
 def hint() -> str:
     """What a test should know of enqueues that wait for a commit; empty where none waits."""
+    if not settings.configured:  # Django is installed, and the test does not use it
+        return ""
     waiting = sum(
         isinstance(call, _Send) and call.waits
         for connection in connections.all(initialized_only=True)

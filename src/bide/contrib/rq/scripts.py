@@ -29,20 +29,12 @@ NO_CLUSTER: Final = (
 )
 
 
-@dataclass(frozen=True)
-class RqScript:
-    """A script's text, and the SHA-1 that a server knows it by."""
-
-    text: str
-    sha: str
-
-
 @cache
-def load(name: str) -> RqScript:
-    """The script of this name, after the part that all share."""
+def load(name: str) -> tuple[str, str]:
+    """The script of this name, after the part that all share; and its SHA-1, as servers know it."""
     folder = resources.files("bide.contrib.rq").joinpath("lua")
     text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("common", name))
-    return RqScript(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def run(client: Any, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -52,15 +44,15 @@ def run(client: Any, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any
         UsageError: the server is part of a cluster.
         redis.RedisError: as the client library has it.
     """
-    script = load(name)
+    text, sha = load(name)
     if isinstance(client, Pipeline):
         # By its text: a server that has lost its scripts would refuse a part of a transaction.
-        return client.eval(script.text, len(keys), *keys, *args)
+        return client.eval(text, len(keys), *keys, *args)
     try:
         try:
-            return client.evalsha(script.sha, len(keys), *keys, *args)
+            return client.evalsha(sha, len(keys), *keys, *args)
         except NoScriptError:
-            return client.eval(script.text, len(keys), *keys, *args)
+            return client.eval(text, len(keys), *keys, *args)
     except ResponseError as error:
         # The client library has classes for some of these replies, and has cut their first word.
         words = str(error) + type(error).__name__

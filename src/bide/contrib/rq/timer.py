@@ -16,16 +16,18 @@ long as the Timer works; what was lost meanwhile, a look at the server makes goo
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
-import random
 import secrets
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
@@ -60,13 +62,14 @@ from bide.contrib.rq_sets import (
 )
 from bide.errors import AccessDenied, BideError, ServerRefused, UsageError
 from bide.logs import Log
+from bide.model.durations import JITTER
 from bide.model.ids import short_id
 from bide.worker import lifespan
 
 log = Log("bide.rq")
 
-_AT_ONCE: Final = 100
-"""Jobs per call of the script, so that no call is long."""
+AT_ONCE: Final = 100
+"""Jobs or members per call of a script, so that no call is long."""
 
 
 def open_gate(client: redis.Redis, keys: RqKeys) -> bool:
@@ -79,9 +82,9 @@ def open_gate(client: redis.Redis, keys: RqKeys) -> bool:
         redis.RedisError: as the client library has it; what is not through still stands there.
     """
     staying: list[bytes] = []
-    read = _AT_ONCE
-    while read == _AT_ONCE:
-        args = [keys.jobs, DELAYED, HINTS, GATE, len(staying), _AT_ONCE]
+    read = AT_ONCE
+    while read == AT_ONCE:
+        args = [keys.jobs, DELAYED, HINTS, GATE, len(staying), AT_ONCE]
         read, through, strays, stay = run(client, "open", [keys.gate], args)
         staying += stay
         for id in through:
@@ -102,9 +105,6 @@ def shown(id: bytes) -> str:
     return short_id(id.decode("utf-8", "backslashreplace"))
 
 
-AT_ONCE: Final = 100
-"""Members per call of the script, so that no call is long."""
-
 LONGEST_SLEEP: Final = 10.0
 """Seconds: what a lost hint may cost, or a server's clock that is set forward."""
 
@@ -123,6 +123,20 @@ _NAMED: Final = 3
 """How many ids a warning names."""
 
 
+@dataclass
+class Left:
+    """The due members that a pass leaves in a sorted set."""
+
+    staying: int = 0
+    """How many."""
+    others: int = 0
+    """How many of them are jobs of other queues: the Timers of those queues move them."""
+    strange: set[bytes] = field(default_factory=set)
+    """Those of them that are of no delayed job."""
+    waiting: set[bytes] = field(default_factory=set)
+    """Those whose jobs depend on others."""
+
+
 class Mover:
     """One queue of a Timer."""
 
@@ -136,21 +150,14 @@ class Mover:
         """When to try again after a call that failed; hints do not change it."""
         self.server_ahead = 0.0
         """The server's clock less our monotonic one, in seconds."""
-        self.staying = 0
-        """How many due members the last pass has left."""
-        self.others = 0
-        """How many of them are jobs of other queues: the Timers of those queues move them."""
-        self.strange: set[bytes] = set()
-        """Those of them that are of no delayed job."""
-        self._waiting: set[bytes] = set()
-        """Those whose jobs depend on others."""
+        self.left = Left()
+        """What the last pass has left."""
+        self._leaving = Left()
+        """What this pass has left so far."""
         self._from, self._skip = _START, 0
         """Where the next call begins, as the script takes it."""
         self._begun = False
         """Whether a pass has begun and not ended."""
-        self._now_staying = self._now_others = 0
-        self._now_strange: set[bytes] = set()
-        self._now_waiting: set[bytes] = set()
         self._start_at = 0.0
         """When the next pass begins at the start again."""
         self._unannounced_until = 0.0
@@ -184,11 +191,18 @@ class Mover:
         self.server_ahead = float(now) - monotonic
         if theirs:
             self._unannounced_until = monotonic + UNANNOUNCED
-        self._tell(moved, gone, cancelled, taken)
-        self._now_staying += stay
-        self._now_others += others
-        self._now_strange.update(strange)
-        self._now_waiting.update(waiting)
+        for ids, level, text in (
+            (moved, logging.DEBUG, "job %s moved to %s"),
+            (gone, logging.WARNING, "job %s of %s is gone; dropped"),
+            (cancelled, logging.INFO, "job %s of %s was cancelled"),
+            (taken, logging.WARNING, "job %s of %s was enqueued elsewhere; dropped"),
+        ):
+            for id in ids:
+                log.log(level, text, shown(id), keys.name)
+        self._leaving.staying += stay
+        self._leaving.others += others
+        self._leaving.strange.update(strange)
+        self._leaving.waiting.update(waiting)
         if at:
             self._from, self._skip = at.decode(), skip
             self.due = monotonic
@@ -215,7 +229,7 @@ class Mover:
 
     def failed(self) -> None:
         """Have the next call come after a pause, which grows until one succeeds."""
-        self.due = self._resting_until = time.monotonic() + self._pause * random.uniform(0.5, 1)
+        self.due = self._resting_until = time.monotonic() + self._pause * JITTER.uniform(0.5, 1)
         self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
 
     def _begin(self) -> None:
@@ -223,15 +237,14 @@ class Mover:
         if self._start_at <= time.monotonic():
             self._from, self._skip = _START, 0
         if self._from == _START:
-            self._now_staying = self._now_others = 0
-            self._now_strange, self._now_waiting = set(), set()
+            self._leaving = Left()
             self._start_at = time.monotonic() + LONGEST_SLEEP
         self._begun = True
 
     def _end(self, now: str) -> None:
         """End a pass, at whose end everything was read that was due by `now`."""
         self._begun = False
-        if new := self._now_strange - self.strange:
+        if new := self._leaving.strange - self.left.strange:
             log.warning(
                 "%s of %s stay: neither bide nor delay-rq delayed these jobs on %s; enqueue them, "
                 "or remove them with ZREM",
@@ -239,29 +252,11 @@ class Mover:
                 self.keys.delayed,
                 self.keys.name,
             )
-        for id in self._now_waiting - self._waiting:
+        for id in self._leaving.waiting - self.left.waiting:
             log.info("job %s of %s is due, and waits for other jobs", shown(id), self.keys.name)
-        self.staying, self.others = self._now_staying, self._now_others
-        self.strange, self._waiting = self._now_strange.copy(), self._now_waiting.copy()
-        few = self.staying < AT_ONCE
+        self.left = deepcopy(self._leaving)
+        few = self.left.staying < AT_ONCE
         self._from, self._skip = (_START if few else f"({now}"), 0
-
-    def _tell(
-        self,
-        moved: Sequence[bytes],
-        gone: Sequence[bytes],
-        cancelled: Sequence[bytes],
-        taken: Sequence[bytes],
-    ) -> None:
-        name = self.keys.name
-        for id in moved:
-            log.debug("job %s moved to %s", shown(id), name)
-        for id in gone:
-            log.warning("job %s of %s is gone; dropped", shown(id), name)
-        for id in cancelled:
-            log.info("job %s of %s was cancelled", shown(id), name)
-        for id in taken:
-            log.warning("job %s of %s was enqueued elsewhere; dropped", shown(id), name)
 
 
 def _some(ids: Iterable[bytes]) -> str:
@@ -335,7 +330,10 @@ class Presence:
 
     def _record(self) -> dict[Any, Any]:
         """The fields that RQ reads of a worker, and ours."""
-        sets = {m.keys.delayed: [m.staying - m.others, len(m.strange)] for m in self._movers}
+        sets = {
+            mover.keys.delayed: [mover.left.staying - mover.left.others, len(mover.left.strange)]
+            for mover in self._movers
+        }
         return {
             "birth": self._birth,
             "last_heartbeat": utcformat(now()),
@@ -359,12 +357,19 @@ _STAYING: Final = 1.0
 """Seconds between looks at a gate where a job must stay."""
 
 
-class Ear(threading.Thread):
+class ListenerThread(threading.Thread):
     """A thread that listens until it is stopped; the Timer's own calls report what is wrong."""
 
-    def __init__(self, connection: redis.Redis, name: str) -> None:
+    def __init__(
+        self,
+        connection: redis.Redis,
+        name: str,
+        listen: Callable[[redis.Redis], Iterator[float]],
+    ) -> None:
+        """Set up; `listen` listens for some seconds, yields for how long to rest, and so on."""
         super().__init__(name=name, daemon=True)
         self._client = client_like(connection, BLOCK + _MARGIN)
+        self._listen = listen
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -372,19 +377,17 @@ class Ear(threading.Thread):
         pause = RECONNECT_PAUSE
         while not self._stopping.is_set():
             try:
-                self.listen()
-                pause = RECONNECT_PAUSE
+                for rest in self._listen(self._client):
+                    pause = RECONNECT_PAUSE
+                    if self._stopping.wait(rest):
+                        return
             except Exception as error:
                 if self._stopping.is_set():
                     return
                 if not isinstance(error, GONE):
                     log.error("%s cannot listen: %s", self.name, error)
-                self._stopping.wait(pause * random.uniform(0.5, 1))
+                self._stopping.wait(pause * JITTER.uniform(0.5, 1))
                 pause = min(2 * pause, LONGEST_RECONNECT_PAUSE)
-
-    def listen(self) -> None:
-        """Listen for some seconds."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """End it, at once."""
@@ -393,82 +396,6 @@ class Ear(threading.Thread):
             self._client.connection_pool.disconnect()  # it may be about to connect: so again
             self.join(0.05)
         self._client.close()
-
-
-class Hints(Ear):
-    """Hears when a job becomes the earliest of its queue."""
-
-    def __init__(
-        self,
-        connection: redis.Redis,
-        name: str,
-        queues: Sequence[RqKeys],
-        heard: Callable[[str, float], None],
-        deaf: Callable[[], None],
-    ) -> None:
-        """Set up.
-
-        Args:
-            connection: to be made like.
-            name: of the thread.
-            queues: whose hints to hear.
-            heard: told a queue's name, and the server's time at which the job is due.
-            deaf: told that hints may have been missed until now.
-        """
-        super().__init__(connection, name)
-        self._queues = {keys.hints: keys.name for keys in queues}
-        self._heard = heard
-        self._deaf = deaf
-        self._pubsub: Any = None
-
-    def listen(self) -> None:
-        """Subscribe if need be, and hear one message."""
-        pubsub = self._pubsub or self._subscribe()
-        try:
-            message = pubsub.get_message(timeout=BLOCK)
-        except BaseException:
-            self._drop()
-            raise
-        if message and message["type"] == "subscribe":
-            self._deaf()
-        elif message and message["type"] == "message":
-            self._heard(self._queues[as_text(message["channel"])], float(message["data"]))
-
-    def _subscribe(self) -> Any:
-        self._pubsub = pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
-        try:
-            pubsub.subscribe(*self._queues)
-        except BaseException:
-            self._drop()
-            raise
-        return pubsub
-
-    def _drop(self) -> None:
-        pubsub, self._pubsub = self._pubsub, None
-        pubsub.close()
-
-
-class Gate(Ear):
-    """Opens the gate whenever RQ's workers push jobs there."""
-
-    def __init__(self, connection: redis.Redis, name: str, queues: Sequence[RqKeys]) -> None:
-        """Set up.
-
-        Args:
-            connection: to be made like.
-            name: of the thread.
-            queues: of the Timer; all have the same gate.
-        """
-        super().__init__(connection, name)
-        self._keys = queues[0]
-
-    def listen(self) -> None:
-        """Wait until the gate's list has a job, and let it through."""
-        gate = self._keys.gate
-        # From its head to its head: it waits for the list, and changes nothing.
-        came = self._client.blmove(gate, gate, BLOCK, "LEFT", "LEFT") is not None
-        if came and not open_gate(self._client, self._keys):
-            self._stopping.wait(_STAYING)  # BLMOVE would not wait: the list is not empty
 
 
 class Timer:
@@ -531,7 +458,11 @@ class Timer:
         try:
             with lifespan.heard(self._signalled):
                 self._check_server(client)
-                log.info("timer %s moves what is due of %s", self.name, ", ".join(self._names()))
+                log.info(
+                    "timer %s moves what is due of %s",
+                    self.name,
+                    ", ".join(dict.fromkeys(k.name for k in self._queues)),
+                )
                 for mover in self._movers:
                     mover.look()
                 if burst:
@@ -558,12 +489,12 @@ class Timer:
                 pass
 
     def _go_on(self, client: redis.Redis) -> None:
-        ears: list[Ear] = [
-            Hints(self._connection, f"{self.name} hints", self._queues, self._hear, self._look),
-            Gate(self._connection, f"{self.name} gate", self._queues),
+        listeners = [
+            ListenerThread(self._connection, f"{self.name} hints", self._hear_hints),
+            ListenerThread(self._connection, f"{self.name} gate", self._watch_gate),
         ]
-        for ear in ears:
-            ear.start()
+        for listener in listeners:
+            listener.start()
         try:
             while not self._stopping:
                 self._presence.beat(client)
@@ -572,8 +503,8 @@ class Timer:
                         self._try_to_move(client, mover)
                 self._sleep()
         finally:
-            for ear in ears:
-                ear.stop()
+            for listener in listeners:
+                listener.stop()
             self._presence.end(self._connection)
 
     def _try_to_move(self, client: redis.Redis, mover: Mover) -> None:
@@ -614,15 +545,32 @@ class Timer:
                 elif name == mover.keys.name:
                     mover.hear(due)
 
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys(keys.name for keys in self._queues))
-
-    def _hear(self, name: str, due: float) -> None:
-        self._woken.put((name, due))
+    def _hear_hints(self, client: redis.Redis) -> Iterator[float]:
+        """Hear when a job becomes the earliest of its queue, or when hints may have been missed."""
+        names = {keys.hints: keys.name for keys in self._queues}
+        with client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
+            pubsub.subscribe(*names)
+            while True:
+                message: Any = pubsub.get_message(timeout=BLOCK)
+                if message and message["type"] == "subscribe":
+                    self._look()
+                elif message and message["type"] == "message":
+                    name = names[as_text(message["channel"])]
+                    self._woken.put((name, float(message["data"])))
+                yield 0.0
 
     def _look(self) -> None:
         """Look at all queues: hints may have been missed."""
         self._woken.put(("", 0.0))
+
+    def _watch_gate(self, client: redis.Redis) -> Iterator[float]:
+        """Open the gate whenever RQ's workers push jobs there; all queues have the same gate."""
+        keys = self._queues[0]
+        while True:
+            # From its head to its head: it waits for the list, and changes nothing.
+            came = client.blmove(keys.gate, keys.gate, BLOCK, "LEFT", "LEFT") is not None
+            stays = came and not open_gate(client, keys)
+            yield _STAYING if stays else 0.0  # BLMOVE would not wait: the list is not empty
 
     def _check_server(self, client: redis.Redis) -> None:
         with suppress(NoPermissionError):  # a user may not have the right to ask

@@ -26,7 +26,7 @@ So a worker that meets an item knows it for what it is, and a `DelayQueue` knows
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -143,7 +143,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """The form that a worker must understand to run it: above 1 only in newer releases."""
 
 
-class Envelope(NamedTuple):
+class Envelope(msgspec.Struct, frozen=True):
     """A stored body whose arguments may not have been read yet."""
 
     body: Body
@@ -443,9 +443,6 @@ def _too_large(what: str, size: int, take: str = "take") -> str:
     )
 
 
-_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
 def with_parents(data: bytes, parents: Sequence[str]) -> bytes:
     """A body that waits for these jobs, instead of those it waited for; nothing else is changed.
 
@@ -456,7 +453,8 @@ def with_parents(data: bytes, parents: Sequence[str]) -> bytes:
         raise PayloadError("Data cannot wait for jobs; enqueue a job that pushes it.")
     head, newline, packed = data.partition(b"\n")
     named = msgspec.Raw(msgspec.json.encode(parents))
-    data = msgspec.json.encode({**_fields.decode(head), "parents": named}) + newline + packed
+    fields = {**_fields_decoder.decode(head), "parents": named}
+    data = msgspec.json.encode(fields) + newline + packed
     if len(data) > MAX_BODY:
         raise PayloadError(
             f"A job that waits for so many others takes {len(data):,} bytes, over {MAX_BODY:,}; "

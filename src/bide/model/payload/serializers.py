@@ -2,7 +2,7 @@
 
 JSON and msgpack hold data: reading them builds plain values, and no class is ever named by one.
 What is more than plain (a dataclass, a `datetime`, a pydantic model) is written in its usual plain
-form, and becomes itself again through the annotations of the task (`conversion.py`). Pickle holds
+form, and becomes itself again through the annotations of the task (`convert.py`). Pickle holds
 objects, and reading it can run any code: it is read only where that was allowed.
 """
 

@@ -36,24 +36,6 @@ class _Converters(NamedTuple):
 class Signature:
     """The parameters of one function."""
 
-    __slots__ = (
-        "_converters",
-        "_floor",
-        "_function",
-        "_is_loose",
-        "_least",
-        "_most",
-        "_names",
-        "_owner",
-        "_parameters",
-        "_returns",
-        "_takes_any_name",
-        "injected",
-        "names",
-        "positional",
-        "unresolved",
-    )
-
     positional: tuple[str, ...]
     """Names of the parameters that may be given by position, in order."""
     names: frozenset[str]
@@ -124,7 +106,8 @@ class Signature:
             taken = {p.name for p in listed[:given] if p.kind is not kinds.POSITIONAL_ONLY}
             self._names.append((must, may, taken | self.injected.keys()))
 
-    def _fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call has the arguments that it needs, and no others."""
         given = len(args)
         if not self._floor <= given <= self._most:
             return False
@@ -142,7 +125,7 @@ class Signature:
         Raises:
             UsageError: an argument is missing, unknown, or given twice; the message names it.
         """
-        if not (self._fits(args, kwargs) or self._is_loose):
+        if not (self.fits(args, kwargs) or self._is_loose):
             raise UsageError(f"{task_name} {self._misfit(args, kwargs)[1]}.")
 
     def bind(
@@ -155,7 +138,7 @@ class Signature:
                 function as this worker has it; the message names the argument.
         """
         by_name = kwargs if type(kwargs) is dict else dict(kwargs)
-        if not self._fits(args, by_name):
+        if not self.fits(args, by_name):
             if self._is_loose:
                 return args, by_name
             raise PayloadError(self._outdated(args, by_name, task_name))
@@ -359,7 +342,6 @@ def _awaited(hint: Any) -> Any:
 
 
 def _unpacked(hint: Any) -> dict[str, Convert | None]:
-    """The names of `**options: Unpack[Options]`."""
     if typing.get_origin(hint) is not typing.Unpack:
         return {}
     kind = typing.get_args(hint)[0]

@@ -209,7 +209,7 @@ def unsigned(data: bytes) -> bytes:
 def _end(data: bytes) -> int:
     if is_batch(data):  # whose signatures stand behind its calls
         return len(data)
-    if data[-_DIGITS - 1 : -_DIGITS] != b" ":  # nearly all that bears none ends here
+    if data[-_DIGITS - 1 : -_DIGITS] != b" ":  # quick: nearly all unsigned data ends here
         return len(data)
     found = _END.search(data, max(0, len(data) - _LONGEST))
     return found.start() if found else len(data)

@@ -81,8 +81,8 @@ def subscribe(
 ) -> Command[list[str]]:
     """Have a queue tell the ends of its jobs to those of another; how each has ended by now.
 
-    For each `-` where it has not; `C`, `F`, `X` as `deps.lua` has it; `U` where there is no such
-    job; `D` where the queue is a delay queue.
+    For each `-` where it has not; `C`, `F`, `X` as `deps_edges.lua` has it; `U` where there is no
+    such job; `D` where the queue is a delay queue.
 
     Args:
         keys: of the queue that is to tell.

@@ -17,7 +17,7 @@ from bide.model.constraints import has_dedup
 from bide.model.dedup import EnqueueResult
 from bide.model.durations import Duration, at_to_us, delay_to_us
 from bide.model.ids import check_name, new_id, short_id
-from bide.model.options import Durability, Kinds, cannot, check_durability, kinds_of
+from bide.model.options import LOCAL, Durability, Kinds, cannot, check_durability, kinds_of
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.command import Arg, Command, command, pieces, text, words
 from bide.protocol.commands.dependencies import (
@@ -28,7 +28,7 @@ from bide.protocol.commands.dependencies import (
     subscribe,
 )
 from bide.protocol.keys import DEFAULT_PRIORITY, DUE_SETS, PRIORITIES, Keys, check_priority, keys_of
-from bide.protocol.scripts import load
+from bide.protocol.scripts import SERVER_CLOCK, load
 
 CHUNK: Final = 250
 CHUNK_BYTES: Final = 2_000_000
@@ -62,18 +62,22 @@ _WHEN: Final = re.compile(r"[+=][0-9]{1,16}")
 
 
 class Prepared(NamedTuple):
-    """A job that is ready to be enqueued. Enqueueing it twice adds it once."""
+    """A job that `prepare` has built and `enqueue_many` sends. Sending it twice adds it once."""
 
     id: str
+    """The id of the job."""
     when: str
+    """The delay, `+` and microseconds, or the due time, `=` and microseconds since 1970."""
     priority: int
+    """0 to 9."""
     body: bytes
+    """Task, arguments and options, encoded and signed."""
     durability: Durability = "local"
-    """What is to be waited for when it is enqueued."""
+    """What the enqueue waits for."""
     terms: str = ""
-    """What is asked of it beside its due time, as `bide.model.constraints` writes it."""
+    """Expiry, group, retention and deduplication, as `bide.model.constraints` writes them."""
     parents: tuple[str, ...] = ()
-    """What it waits for: ids, of jobs of other queues `{queue}id`."""
+    """The ids of the jobs that it depends on; of jobs of other queues, `{queue}id`."""
 
 
 parents_of: Final[Callable[[Prepared], tuple[str, ...]]] = attrgetter("parents")
@@ -201,7 +205,10 @@ def enqueue(
 
     confirm = kinds if jobs else ()
     if have_terms:
-        again = _again_if_busy(keys, jobs, kinds)
+
+        def again(reply: list[Any]) -> Command[list[Receipt]] | None:
+            return enqueue(keys, jobs, kinds, True) if reply[0] == b"busy" else None
+
         return command("enqueue_full", keys, args, parse, confirm, again)
     if with_all_keys or len(jobs) != 1:
         return command("enqueue", keys, args, parse, confirm)
@@ -222,12 +229,6 @@ def _few_keys(keys: Keys, priority: int) -> tuple[str, ...]:
     return *keys.of(few), keys.names["due"][DUE_SETS.index(str(priority))]
 
 
-def _again_if_busy(
-    keys: Keys, jobs: Sequence[Prepared], kinds: Kinds
-) -> Callable[[list[Any]], Command[list[Receipt]] | None]:
-    return lambda reply: enqueue(keys, jobs, kinds, True) if reply[0] == b"busy" else None
-
-
 def confirmed(job: Prepared, kinds: Kinds) -> Durability:
     """What of this job's durability has come true, where these kinds were waited for."""
     return job.durability if job.durability in kinds else "local"
@@ -236,8 +237,8 @@ def confirmed(job: Prepared, kinds: Kinds) -> Durability:
 def unknown_parent(id: str) -> JobNotFound:
     """The error for a parent that there is not."""
     return JobNotFound(
-        f"There is no job {short_id(id)!r} to wait for, so nothing was added: it never was, was "
-        "deleted, or its time is over; enqueue it before what depends on it, or leave it out."
+        f"There is no job {short_id(id)!r} to wait for, so nothing was added; enqueue it before "
+        "the jobs that depend on it, or check its id and its queue."
     )
 
 
@@ -249,9 +250,13 @@ def data_parent(queue: str) -> UsageError:
     )
 
 
-def wanted(jobs: Sequence[Prepared]) -> Kinds:
-    """What the jobs of one call ask for together: all of them get all of it."""
-    return kinds_of(map(_durability_of, jobs))
+def wanted(jobs: Sequence[Prepared], clock: str = SERVER_CLOCK) -> Kinds:
+    """What the jobs of one call ask for together: all of them get all of it.
+
+    Under `bide.testing`, which has a clock of its own, nothing: the server ends with the test.
+    """
+    asked = set(map(_durability_of, jobs))
+    return () if asked <= LOCAL or clock != SERVER_CLOCK else kinds_of(asked)
 
 
 def jobs_in(command: Command[Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from bide.errors import UsageError
@@ -57,13 +58,13 @@ def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list
 def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
     """Give up to `CHUNK` jobs another due time, `when` as `enqueue.when` writes it."""
     _check_few(ids)
-    return command("reschedule", keys, (when, *map(raw, ids)), _read_moved)
+    return command("reschedule", keys, (when, 0, *map(raw, ids)), _read_moved)
 
 
 def promote(keys: Keys, ids: Sequence[str]) -> Command[list[ChangeResult]]:
     """Make up to `CHUNK` jobs due now."""
     _check_few(ids)
-    return command("promote", keys, [*map(raw, ids)], _read_moved)
+    return command("reschedule", keys, ("+0", 1, *map(raw, ids)), _read_moved)
 
 
 def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
@@ -217,7 +218,6 @@ MAX_PAGE: Final = 1_000
 """Jobs per page at most: bounds the time one call may take on the server."""
 
 MAX_UPCOMING: Final = 500
-MOST_MINUTES: Final = 1_500
 """The same of what is due next, for which as many of each priority are read."""
 
 
@@ -283,7 +283,7 @@ def fetch(
 
     def read(ids: Sequence[str], reply: list[Any]) -> list[Snapshot | None]:
         items = zip(ids, reply[2:], strict=True)
-        return [*before, *(_snapshot(id, reply[1], item) for id, item in items)]
+        return [*before, *[_snapshot(id, reply[1], item) for id, item in items]]
 
     def rest(reply: list[Any]) -> Command[list[Snapshot | None]] | None:
         count = len(reply) - 2
@@ -291,9 +291,7 @@ def fetch(
             return None
         return fetch(keys, ids[count:], read(ids[:count], reply))
 
-    return command(
-        "fetch", keys, [raw(id) for id in ids], lambda reply: read(ids, reply), followup=rest
-    )
+    return command("fetch", keys, [*map(raw, ids)], partial(read, ids), followup=rest)
 
 
 def fetch_many(keys: Keys, ids: Sequence[str]) -> list[Command[list[Snapshot | None]]]:
@@ -338,7 +336,7 @@ def latency(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
     Args:
         keys: of the queue.
         first: how many minutes ago the first began; 0 for the one that is under way.
-        count: how many, from the first on; `MOST_MINUTES` at most.
+        count: how many, from the first on; 1,500 at most.
     """
 
     def parse(reply: list[Any]) -> list[Minute]:
@@ -380,8 +378,8 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
     state, since, priority, body, line, result, notes, asked, stored, turn, awaited = item
-    terms = Constraints.read(stored)
-    run = RunRecord.read(line)
+    terms = Constraints.read(stored) if stored else Constraints()
+    run = RunRecord.read(line) if line else None
     known = run.priority if run else priority
     if state == b"blocked":
         known = terms.priority
@@ -398,8 +396,8 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
         raw_result=result,
         raw_notes=notes,
         asked=asked is not None,
-        terms=terms,
-        turn=Turn.read(turn),
+        constraints=terms,
+        turn=Turn.read(turn) if turn else None,
         awaits=awaited[0] if awaited else 0,
         awaited=tuple(map(text, awaited[1:])) if awaited else (),
     )

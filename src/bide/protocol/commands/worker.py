@@ -3,13 +3,21 @@
 A claim carries a number, so that its repeat after a lost reply returns what the first took. A
 settle carries the token of its claim: the server applies it if the job is still held under that
 token, answers `ok` again to a repeat, and `lost` to a worker whose lease has passed to another.
+
+The server remembers the last call of each consumer, with its number and what it took. So a call
+whose reply was lost is repeated with the same number, and its reply has what the first one took.
+The server remembers only one call of a consumer. So a session makes one call at a time, and
+concurrent calls need sessions with different names.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from bide.model.job import Claimed
 from bide.protocol.command import Arg, Command, command, pieces, raw, text, words
@@ -100,20 +108,39 @@ class Popped(NamedTuple):
     ids: Sequence[str] = ()
 
 
-class Settle(NamedTuple):
-    """How one claimed job ended."""
+class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How a run ended."""
+
+    outcome: Outcome
+    due: str = ""
+    """When the job is due again: `retry`, `snooze`, `hold`."""
+    data: bytes = b""
+    """Its result or its error; or, if the worker does not serve its task, that error."""
+    keep: str = ""
+    """How long to keep the job that has ended; by default as long as the queue keeps such jobs."""
+    has_started: bool = False
+    """Whether a job that is released has started, or may have."""
+
+    def settle(self, job: Claimed) -> Settle:
+        """Return this outcome as that of a claimed job."""
+        return Settle(
+            job.id, job.token, self.outcome, self.due, self.data, self.keep, self.has_started
+        )
+
+
+class Settle(msgspec.Struct, frozen=True, gc=False):
+    """How the run of one claimed job ended; the fields of `Ended` mean the same."""
 
     id: str
     token: int
     outcome: Outcome
-    when: str = ""
-    """When it is due again; of one that has ended, how long to keep it if not as the queue does; of
-    one that is given back, anything if it had begun."""
+    due: str = ""
     data: bytes = b""
-    """Its result, or its error; if no worker serves the job, which was not run, that reason."""
+    keep: str = ""
+    has_started: bool = False
 
 
-class JobNote(NamedTuple):
+class JobNote(msgspec.Struct, frozen=True, gc=False):
     """Something that a running job says of itself."""
 
     id: str
@@ -178,16 +205,21 @@ def _settle(keys: Keys, settles: Sequence[Settle], before: Sequence[str]) -> Com
     args: list[Arg] = []
     for settle, verdict in zip(settles, before, strict=True):
         if verdict == _LATER:
-            id, token, outcome, when, data = settle
-            args += (raw(id), f"{token:016d}", outcome, when, data)
+            detail = settle.due or settle.keep or ("+0" if settle.has_started else "")
+            id, token = raw(settle.id), f"{settle.token:016d}"
+            args += (id, token, settle.outcome, detail, settle.data)
 
     def parse(reply: list[Any]) -> list[Any]:
-        new = iter(words(reply, 2))
-        return [next(new) if verdict == _LATER else verdict for verdict in before]
+        new = words(reply, 2)
+        if len(new) == len(before):
+            return new
+        rest = iter(new)
+        return [next(rest) if verdict == _LATER else verdict for verdict in before]
 
     def rest(reply: list[Any]) -> Command[list[Verdict]] | None:
-        verdicts = parse(reply)
-        return _settle(keys, settles, verdicts) if _LATER in verdicts else None
+        if _LATER.encode() not in reply:
+            return None
+        return _settle(keys, settles, parse(reply))
 
     return command("settle", keys, args, parse, followup=rest)
 
@@ -215,8 +247,8 @@ def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Comman
 def add_notes(keys: Keys, said: Sequence[JobNote]) -> Command[None]:
     """Add what jobs say of themselves to their notes; not of one that another has claimed since."""
     args: list[Arg] = []
-    for id, token, kind, told in said:
-        args += (raw(id), f"{token:016d}", kind, told)
+    for note in said:
+        args += (raw(note.id), f"{note.token:016d}", note.kind, note.text)
     return command("add_notes", keys, args, lambda reply: None)
 
 
@@ -243,9 +275,9 @@ def _read_claim(reply: list[Any]) -> Claim:
 def _read_popped(reply: list[Any]) -> Popped:
     if reply[0] == b"stale":
         return Popped([], False, 0, stale=True)
-    bodies, ids = reply[6::2], [text(id) for id in reply[5::2]]
-    astray = reply[0] == b"strangers"
-    return Popped(bodies, bool(reply[2]), reply[3], reply[4], astray=astray, ids=ids)
+    status, _, more, refused, lost, *items = reply
+    ids, bodies = [text(id) for id in items[::2]], items[1::2]
+    return Popped(bodies, bool(more), refused, lost, astray=status == b"strangers", ids=ids)
 
 
 def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:
@@ -259,3 +291,68 @@ def _read_lost(
     id: bytes, token: bytes, tries: bytes, due_us: int, worker: bytes, has_failed: int
 ) -> Lost:
     return Lost(_read_claimed(id, b"", int(token), tries, due_us), text(worker), bool(has_failed))
+
+
+Kind = Literal["claim", "pop"]
+
+
+class ClaimSession:
+    """A consumer and its latest call: a worker at one queue, or one taker of data."""
+
+    def __init__(self, consumer: str) -> None:
+        self.consumer: Final = consumer
+        self.pid: Final = os.getpid()
+        """The process of the session. A forked child must not use it: both would get the same."""
+        self.pending: Kind | None = None
+        """The kind of a call whose reply has not been read: it may have taken something."""
+        self.is_timekeeper = False
+        """Whether the server relies on this consumer to claim again at the next due time."""
+        self.until = 0.0
+        """When to claim without a wake-up message (`time.monotonic()`); 0 if not set."""
+        self._seq = 1
+        self._echoed = False
+
+    def claim(
+        self, keys: Keys, count: int, lease_us: int, busy: int, arm: int, unserved: str = ""
+    ) -> Command[Claim]:
+        """Return the next claim; it has the same number until `claimed` receives its reply."""
+        self.pending, self.is_timekeeper = "claim", arm > 0
+        return claim(keys, self.consumer, self._seq, count, lease_us, busy, arm, unserved)
+
+    def claimed(self, reply: Claim, sent: float) -> None:
+        """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
+        self._answered()
+        if not reply.stale:
+            self.is_timekeeper = reply.until_us > 0
+        # Counted from the arrival of the reply, each wait would be longer by the reply's travel.
+        self.until = sent + (reply.until_us - reply.now_us) / 1e6 if reply.until_us else 0.0
+
+    def pop(self, keys: Keys, count: int, previous_us: int) -> Command[Popped]:
+        """Return the next pop; it has the same number until `popped` receives its reply."""
+        self.pending = "pop"
+        return pop(keys, self.consumer, self._seq, count, previous_us)
+
+    def popped(self) -> None:
+        """Note that the reply to the latest pop was read."""
+        self._answered()
+
+    def _answered(self) -> None:
+        self._seq += 1
+        self.pending = None
+
+    def is_news(self, caller: str) -> bool:
+        """Whether a wake-up message is a reason to claim again.
+
+        The server sends such a message to find a backup for a timekeeper. It goes to the consumer
+        that has listened longest, which may be the timekeeper itself. Then it claims again, and is
+        now the last in line. If it receives its own message twice in a row, there is no other
+        consumer.
+
+        Args:
+            caller: the consumer whose claim has sent the message, or `-`.
+        """
+        if caller == self.consumer and self._echoed:
+            self._echoed = False
+            return False
+        self._echoed = caller == self.consumer
+        return True

@@ -1,11 +1,6 @@
 -- add_notes: add log lines and progress to the notes of running jobs.
--- @key   meta    reads whether someone listens
--- @key   run     reads tokens
--- @key   notes   adds
--- @key   events  tells listeners
 -- @rest  id token kind text
 -- @reply ok now, then per note: ok | lost (the job is gone, or another has claimed it since)
--- @include clock run_record history event
 
 -- kind: L (a log line) | P (progress); text: JSON, without line breaks
 for i = rest, #ARGV, 4 do
@@ -14,8 +9,7 @@ for i = rest, #ARGV, 4 do
   end
 end
 
-local now = clock.now(meta)
-local reply, ids, lines, latest, book = {'ok', now}, {}, {}, {}, nil
+local reply, ids, lines, latest = {'ok', now}, {}, {}, {}
 for i = rest, #ARGV, 4 do
   local id = ARGV[i]
   local line = redis.call('HGET', run, id)
@@ -27,25 +21,22 @@ for i = rest, #ARGV, 4 do
     end
     local add = lines[id]
     add[#add + 1] = string.format('%s %.0f ', ARGV[i + 2], now) .. ARGV[i + 3]
-    if ARGV[i + 2] == 'P' then
-      latest[id] = {line, ARGV[i + 3]}
-      if book == nil then book = event.book(meta, now) or false end
-    end
+    if ARGV[i + 2] == 'P' then latest[id] = {line, ARGV[i + 3]} end
   end
   reply[#reply + 1] = mine and 'ok' or 'lost'
 end
-for i = 1, #ids do
-  local id = ids[i]
+if next(latest) then event.open() end
+for _, id in ipairs(ids) do
   local old = redis.call('HGET', notes, id)
   redis.call('HSET', notes, id, history.add(old, table.concat(lines[id], '\n')))
   if book and latest[id] then
     local line, progress = unpack(latest[id])
     -- There is no event for progress that is noted already: it is a repeat after a lost reply.
     if not (old and string.find(old .. '\n', ' ' .. progress .. '\n', 1, true)) then
-      local rec = run_record.parse(line) or run_record.unknown('', now)
-      event.add(book, 'progress', 'note', id, rec.worker, rec.attempt, 0, progress)
+      local rec = run_record.parse(line) or run_record.unknown('')
+      event.add('progress', 'note', id, rec.worker, rec.attempt, 0, progress)
     end
   end
 end
-if book then event.write(meta, events, book) end
+event.write()
 return reply

@@ -1,12 +1,9 @@
 -- children: the jobs that wait for one; and those that have waited for it, and have not ended yet.
--- @key   meta   reads the clock's offset under test
--- @key   edges  reads
 -- @arg   id     text     of the job that is waited for
 -- @arg   limit  integer  how many to read at most
 -- @reply ok now total, then ids; of jobs of other queues, `{queue}id`
--- @include clock
 
-local reply = {'ok', clock.now(meta), 0}
+local reply = {'ok', now, 0}
 for _, mark in ipairs({'>', '='}) do
   local first, last = '[' .. mark .. id .. ' ', '(' .. mark .. id .. '!'
   local total = redis.call('ZLEXCOUNT', edges, first, last)

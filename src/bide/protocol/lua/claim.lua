@@ -1,36 +1,4 @@
 -- claim: take what is due, oldest first, under a lease; and say when to come back.
--- @key   meta      reads settings, marks the clock
--- @key   due       removes what is taken, adds what is reclaimed or fired
--- @key   jobs      reads bodies, adds those of jobs that are fired
--- @key   run       writes a record per job taken
--- @key   notes     adds that an attempt crashed
--- @key   terms     reads, adds those of jobs that are fired, marks jobs that have expired, trims
--- @key   expiring  removes, adds jobs that are fired, or freed
--- @key   order     removes and adds jobs of groups
--- @key   held      adds jobs of groups that run, removes
--- @key   groups    reads and notes groups
--- @key   turns     moves groups' markers
--- @key   unique    frees those of what is swept or trimmed; notes who holds one, of what is fired
--- @key   folded    adds what was fired and folds into another job
--- @key   blocked   removes what is freed, or cancelled
--- @key   edges     tells who waits for jobs that have ended
--- @key   minutes   counts how late jobs begin
--- @key   active    adds what is taken, removes what has expired
--- @key   failed    adds poison jobs, trims
--- @key   completed trims
--- @key   cancelled adds jobs that have expired or whose end was asked for, trims
--- @key   asked     forgets
--- @key   waiters   tells and forgets those who wait for a job's end
--- @key   wake      hints, or drops a hint that this claim answers
--- @key   keep      forgets the worker's promise, and may add one
--- @key   park      forgets the worker's sleep, and may add one
--- @key   claims    remembers this claim
--- @key   results   sweeps, trims
--- @key   trash     sweeps
--- @key   schedules fires what is due, sets when each is due next
--- @key   schedule  sets where those stand
--- @key   scheduled reads the bodies of their jobs
--- @key   events    tells listeners
 -- @arg   worker    text     who claims
 -- @arg   seq       integer  number of this claim; a repeat carries the same
 -- @arg   count     integer  how many jobs at most: the worker's free slots
@@ -41,9 +9,6 @@
 -- @reply ok now until deadline more alone drain thin post lost, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock run_record wakeup timekeepers reclaim last_claims read_budget latency
--- @later   event retention trash_sweep history notify_waiters locate constraints expire dedup_keys
--- @later   rate_limit schedule_record schedule_fire group group_turns due_time deps deps_sweep
--- @later   dedup insert
 
 -- arm, 3: as 2, and to say whether the rate of a group holds a due job back
 -- missing, e: take such jobs also before the next look at them is due; s: the worker has run one
@@ -54,7 +19,7 @@
 -- tries: the attempt; of a job that was claimed before, what `run_record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
-local MARKED, TELL, LOOKS = 200, 200, 200
+local MARKED, TELL = 200, 200
 local LEVELS, ALONE, UNSERVED, MOST, GROUPED = 10, 11, 12, 250, 150
 -- As long as `outcome.PATIENCE`; then a minute; so many of the jobs that run are looked at.
 local UNSERVED_US, AGAIN_US, RUNNING, RUNS_US = 600000000, 60000000, 100, 5000000
@@ -66,16 +31,14 @@ local eager, ahead = string.find(missing, 'e', 1, true), false
 redis.call('ZREM', keep, worker)
 redis.call('ZREM', park, worker)
 
-local now = clock.now(meta)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
   'limited', 'edges', 'rewinding')
 local has_terms, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
-local book = set[9] and event.open(set[9], now)
-local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
-  lease_us)
+if set[9] then event.open(set[9]) end
+local calm_until, calm_from, marked = clock.observe(tonumber(set[2]), lease_us)
 local rewinding = calm_until == 0 and group_turns.BEGIN or set[17]
 if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[8]) or 0
@@ -84,81 +47,51 @@ local rewound = (tonumber(set[4]) or 0) > now
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
 -- The same claim again: its reply was lost. What it took and still holds, renewed.
-local then_us, last_seq, last_ids = last_claims.read(claims, worker)
-if last_seq then
-  if last_seq > seq then return {'stale'} end
-  if last_seq == seq then
-    local reply, was_alone = {}, 0
-    for id in string.gmatch(last_ids, '%S+') do
-      local line = redis.call('HGET', run, id)
-      local mine = line and run_record.parse(line)
-      if mine and mine.worker == worker and mine.started == then_us
-        and redis.call('ZSCORE', active, id) then
-        redis.call('ZADD', active, lease_end, id)
-        reply[#reply + 1] = id
-        reply[#reply + 1] = redis.call('HGET', jobs, id)
-        reply[#reply + 1] = tonumber(run_record.token(line))
-        reply[#reply + 1] = run_record.tries(mine)
-        reply[#reply + 1] = mine.due
-        if mine.alone == 1 then was_alone = 1 end
-      end
+local repeated = last_claims.repeated(worker, seq)
+if repeated == 'stale' then return {'stale'} end
+if repeated then
+  -- It takes nothing new: a copy that arrives late would take jobs that no worker runs. It is not
+  -- armed either: the worker's next claim says when to come back.
+  local reply = {'ok', now, 0, 0, 1, 0, 0, '', 0, {}}
+  for _, one in ipairs(repeated) do
+    if one.rec and redis.call('ZSCORE', active, one.id) then
+      redis.call('ZADD', active, lease_end, one.id)
+      local n = #reply
+      reply[n + 1], reply[n + 2] = one.id, redis.call('HGET', jobs, one.id)
+      reply[n + 3], reply[n + 4] = tonumber(run_record.token(one.line)), run_record.tries(one.rec)
+      reply[n + 5] = one.rec.due
+      if one.rec.alone == 1 then reply[6] = 1 end
     end
-    -- A repeat takes nothing new: a copy that arrives late would take jobs that no worker runs. It
-    -- is not armed either: the worker's next claim says when to come back.
-    return {'ok', now, 0, 0, 1, was_alone, 0, '', 0, {}, unpack(reply)}
   end
-else
-  last_claims.forget_some(claims, now)
+  return reply
 end
 
-local stores = {jobs, run, results, notes, has_terms and terms or nil}
-local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, active = active,
-  asked = asked, completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-  expiring = expiring, blocked = blocked, edges = edges, unique = unique, folded = folded,
-  has_groups = has_groups, order = order, held = held, groups = groups, turns = turns,
-  schedules = schedules, schedule = schedule, scheduled = scheduled, trash = trash}
-local ctx = {now = now, book = book, event = event, run_record = run_record,
-  due_time = due_time, constraints = constraints, group = group,
-  locate = locate, expire = expire, dedup = dedup, dedup_keys = dedup_keys,
-  read_budget = read_budget, trash_sweep = trash_sweep, touched = {}, dropped = {}, looks = LOOKS}
-local more, given_up, _, lost = reclaim.some(sets, run_record, history, event, group, book, now,
-  now >= calm_until and now or calm_from)
-if #given_up > 0 then notify_waiters.tell(waiters, now, given_up) end
+local more, given_up, _, lost = reclaim.some(now >= calm_until and now or calm_from, has_groups)
+if #given_up > 0 then notify_waiters.tell(given_up) end
 local may_expire, expired = false, {}
 if has_terms then
-  may_expire, expired = expire.some(sets, run_record, locate, constraints, event, group, book, now,
-    has_edges and function(id) return deps_sweep.is_over(sets, ctx, deps, id) end)
+  may_expire, expired = expire.some(has_edges and deps_sweep.is_over)
   more = more or may_expire
 end
 if rewound then
-  more = reclaim.clamp(active, now + math.max(lease_us, tonumber(set[5]) or 0)) or more
+  more = reclaim.clamp(now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
-if has_groups and rewinding then more = group_turns.rewind(sets, group, now, rewinding) or more end
-if set[6] then
-  trash_sweep.some(meta, trash, stores, SWEEP, (has_terms or has_groups) and function(ids, i)
-    if has_groups and i == group.GROUPED then group.forget(sets, ids, now) end
-    if has_terms then dedup_keys.free(unique, terms, ids) end
-    if has_edges then deps.removed(edges, ids) end
-  end)
-end
-if has_edges then deps_sweep.go_on(sets, ctx, deps, {given_up, expired}, MARKED, TELL) end
+if has_groups and rewinding then more = group_turns.rewind(rewinding) or more end
+if set[6] then trash_sweep.some(SWEEP, has_edges) end
+if has_edges then deps_sweep.go_on({given_up, expired}, MARKED, TELL) end
 
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
-  local limits = retention.limits(meta)
-  for i, finished in ipairs({completed, failed, cancelled}) do
-    retention.trim(meta, finished, stores, now, limits, i, TRIM,
-      has_edges and function(id) return deps.is_held(sets, ctx, id) end,
-      has_terms and finished == cancelled and function(ids) dedup_keys.free(unique, terms, ids) end)
-  end
+  local limits = retention.limits()
+  for kind = 1, 3 do retention.trim(limits, kind, TRIM) end
 end
 
 -- Fire. While the queue is paused, no schedule fires; what that misses is for each to say.
 local paused = set[1]
-local fires_at, thin
+local fires_at, thin, adds_to_groups
 if has_schedules and not paused then
-  fires_at, thin = schedule_fire.some(sets, schedule_record, insert, ctx, stores)
-  has_groups = sets.has_groups
+  fires_at, thin, adds_to_groups = schedule_fire.some()
+  has_groups = has_groups or adds_to_groups
   if fires_at and fires_at <= now then more = true end
 end
 
@@ -167,11 +100,11 @@ local reply = {'ok', now, 0, 0, 0, 0, 0, thin or '', 0, lost}
 local alone = 0
 local taken, counted = {}, {}
 local room = read_budget.room()
-local limited = set[15] and rate_limit.open(meta, active, now)
+local limited = set[15] and rate_limit.open(active)
 local overdue, held_back = false, false
 
--- Whether workers run jobs that one without their task gave back. A job that has waited for that
--- long does not fail then: those that have its task may be busy.
+-- Whether workers run jobs that one without their task gave back. A job that has waited for long
+-- does not fail then: those that have its task may be busy.
 if string.find(missing, 's', 1, true) then redis.call('HSET', meta, 'served_at', now) end
 local is_served
 local function served()
@@ -211,8 +144,8 @@ local function take(level, picked, at_level)
     local due_at = tonumber(at)
     local begins_by = asked_of
       and constraints.begins_by(asked_of[i], run_record.due_from(rec, due_at))
-    if begins_by and begins_by <= now and expire.is_unbegun(rec) then
-      expire.one(sets, run_record, event, book, now, id, at_level or level, rec)
+    if begins_by and begins_by <= now and run_record.is_unbegun(rec) then
+      expire.one(id, at_level or level)
       expired[#expired + 1] = id
     elseif body then
       local token, tries = now, 1
@@ -239,7 +172,7 @@ local function take(level, picked, at_level)
       taken[#taken + 1] = id
       latency.count(counted, now - due_at)
       if book then
-        event.add(book, 'active', 'claim', id, worker, rec and rec.attempt or 1, due_at, '')
+        event.add('active', 'claim', id, worker, rec and rec.attempt or 1, due_at, '')
       end
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, body, token, tries
@@ -265,9 +198,9 @@ local suspect = redis.call('ZRANGE', due[ALONE], 0, 0, 'WITHSCORES')
 local suspect_at = tonumber(suspect[2])
 local steps = {left = 2 * math.min(count, TURNS) + SPARE_STEPS}
 local function take_turns(level, wanted)
-  group_turns.take(sets, group, rate_limit, run_record, level, now, wanted, steps, take, taken)
+  group_turns.take(level, wanted, steps, take, taken)
 end
-local group_at = has_groups and group_turns.first(sets, group, ALONE)
+local group_at = has_groups and group_turns.first(ALONE)
 local function take_suspect()
   if group_at == suspect_at then take_turns(ALONE, 1) else take(ALONE, suspect) end
 end
@@ -296,9 +229,8 @@ end
 
 if not paused then
   local most = limited and math.min(count, limited.room) or count
-  -- Jobs that a worker without their task gave back. One that has it takes them as it can, not at
-  -- the moments at which they are looked at again. They have no priority: half of the slots are
-  -- theirs, the odd one every second time, and what others leave.
+  -- Jobs that a worker without their task gave back: one that has it takes them as it can. They
+  -- have no priority: half of the slots are theirs, every second odd one, and what others leave.
   local free, now_or_later = most - #taken, eager and '+inf' or now
   local is_any = redis.call('EXISTS', due[UNSERVED]) == 1
   local share = is_any and math.floor(free / 2) + free % 2 * (seq % 2) or 0
@@ -315,12 +247,12 @@ if not paused then
   end
   for step = 1, is_any and LEVELS + 1 or LEVELS do
     local level = step > LEVELS and UNSERVED or step
-    local turn_at = has_groups and level ~= UNSERVED and group_turns.first(sets, group, level)
+    local turn_at = has_groups and level ~= UNSERVED and group_turns.first(level)
     if level == UNSERVED and most > #taken then take_unserved(most - #taken) end
     local head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
     if turn_at and turn_at <= now and most > #taken then
-      take_turns(level, group_turns.share(meta, set[14] == '1', due[level], now, most - #taken))
-      turn_at = group_turns.first(sets, group, level)
+      take_turns(level, group_turns.share(level, set[14] == '1', most - #taken))
+      turn_at = group_turns.first(level)
     end
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)
@@ -340,12 +272,12 @@ if not paused then
   -- Turns that are left though slots are free, or a suspect that was met: to be looked at at once.
   if steps.met_suspect or (overdue and steps.left == 0) then more = true end
   if limited then
-    overdue, deadline, held_back = rate_limit.close(limited, meta, now, #taken, overdue, deadline)
+    overdue, deadline, held_back = rate_limit.close(limited, #taken, overdue, deadline)
   end
   -- A burst ends when nothing is due. It must know whether a rate holds a job back.
   if has_groups and arm == 3 and busy == 0 and #taken == 0 and not overdue then
     for level = 1, LEVELS do
-      held_back = held_back or group_turns.holds_back(sets, group, level, now)
+      held_back = held_back or group_turns.holds_back(level)
     end
   end
 end
@@ -354,21 +286,21 @@ by(fires_at)
 if has_terms then
   if has_edges then
     -- What was taken and had expired has ended only now.
-    deps_sweep.go_on(sets, ctx, deps, {expired}, 0, TELL)
-    notify_waiters.tell(waiters, now, ctx.dropped)
-    by(ctx.earliest)
-    if ctx.earliest and ctx.earliest <= now then more = true end
-    if #deps.marked(edges, 1) > 0 then more = true end
-    if deps.has_post(edges) then reply[9] = 1 end
+    deps_sweep.go_on({expired}, 0, TELL)
+    notify_waiters.tell(deps.dropped)
+    by(deps.earliest)
+    if deps.earliest and deps.earliest <= now then more = true end
+    if #deps_edges.marked(1) > 0 then more = true end
+    if #redis.call('ZRANGEBYLEX', edges, '[?', '(A', 'LIMIT', 0, 1) > 0 then reply[9] = 1 end
   end
-  notify_waiters.tell(waiters, now, expired)
+  notify_waiters.tell(expired)
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
-last_claims.note(claims, worker, now, seq, taken)
-latency.write(minutes, now, 'l', counted)
+last_claims.note(worker, seq, taken)
+latency.write('l', counted)
 if book then
-  if #given_up > 0 then event.drained(book, 'reclaim', active, due) end
-  event.write(meta, events, book)
+  if #given_up > 0 then finish.drained('reclaim') end
+  event.write()
 end
 
 -- Wait.
@@ -377,18 +309,18 @@ if lease[2] then
   local ends = tonumber(lease[2])
   if ends > now then by(ends) elseif now < calm_until then by(calm_until) else more = true end
 end
-timekeepers.forget(keep, park, now)
-local due_by = timekeepers.due_by(keep, park, deadline, now)
+timekeepers.forget()
+local due_by = timekeepers.due_by(deadline)
 if count > #taken then
   if not overdue and not more then redis.call('DEL', wake) end
   if arm >= 2 or (arm == 1 and #taken == 0) then
-    reply[3] = timekeepers.arm(keep, park, worker, due_by, now)
+    reply[3] = timekeepers.arm(worker, due_by)
   end
 end
 if overdue or more then
-  wakeup.push(wake, '-')
-elseif timekeepers.lacks(keep, park, due_by) then
-  wakeup.push(wake, worker)
+  wakeup.push('-')
+elseif timekeepers.lacks(due_by) then
+  wakeup.push(worker)
 end
 reply[4] = deadline or 0
 if more or ahead then reply[5] = 1 elseif held_back then reply[5] = 2 end

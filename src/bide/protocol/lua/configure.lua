@@ -1,6 +1,4 @@
 -- configure: set what the queue keeps of finished jobs, or that it is a delay queue.
--- @key   meta       sets
--- @key   jobs       looks at some
 -- @arg   bounds     text     count and age in µs of what is kept completed, failed, cancelled
 -- @arg   kind       text     of a delay queue: `data` where items are to come, else `maybe`; or `-`
 -- @arg   results    integer  how many bytes of results are kept

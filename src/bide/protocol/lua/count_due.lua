@@ -1,9 +1,6 @@
 -- count_due: how many delayed jobs are due within so long, over all priorities.
--- @key   meta       reads the clock's offset under test
--- @key   due        counts
 -- @rest  within
 -- @reply ok now, then how many for each
--- @include clock
 
 -- within: microseconds from now; 32 of them at most.
 if #ARGV - rest >= 32 then return redis.error_reply('BADARG count_due rest') end
@@ -12,7 +9,6 @@ for i = rest, #ARGV do
     return redis.error_reply('BADARG count_due rest')
   end
 end
-local now = clock.now(meta)
 local reply = {'ok', now}
 for i = rest, #ARGV do
   local last, count = string.format('%.0f', now + tonumber(ARGV[i])), 0

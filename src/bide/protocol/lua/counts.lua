@@ -1,20 +1,7 @@
 -- counts: how many jobs are in each state, and the queue's counters.
--- @key   meta       reads
--- @key   due        counts
--- @key   active     counts
--- @key   completed  counts
--- @key   failed     counts
--- @key   cancelled  counts
--- @key   blocked    counts
--- @key   keep       counts
--- @key   park       counts
--- @key   schedules  reads when the first fires
--- @key   schedule   counts
 -- @reply ok now delayed waiting active completed failed cancelled blocked next_due idle, then
 -- @reply meta, then schedules next_fire
--- @include clock
 
-local now = clock.now(meta)
 local all, waiting, next_due = 0, 0, 0
 for i = 1, #due do
   local size = redis.call('ZCARD', due[i])

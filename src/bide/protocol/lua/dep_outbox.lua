@@ -1,6 +1,4 @@
 -- dep_outbox: remove what was told to other queues or asked of them, and read what is still to be.
--- @key   meta   reads whether there is any such
--- @key   edges  removes, reads
 -- @arg   after  text     what was read last; - to begin
 -- @arg   count  integer  how much to read at most
 -- @rest  word

@@ -1,39 +1,25 @@
 -- enqueue: add jobs, each due at its own time; an id that exists changes nothing.
--- @key   meta    reads whether a trash is left, who listens, and the limits; marks large bodies
--- @key   jobs    adds the bodies
--- @key   wake    hints when a job is the earliest
--- @key   keep    reads the earliest promise
--- @key   events  tells listeners
--- @key   due     adds; where all jobs go to one set, that may be the call's last key
--- @key   run     removes what a trashed namesake left
--- @key   notes   removes what a trashed namesake left
--- @key   terms   removes what a trashed namesake left
--- @key   trash   removes namesakes
+-- @key   meta jobs wake keep events due run notes terms trash
 -- @rest  id when priority body
 -- @last  wanted  what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: when it is due, or 0 where its id exists
 -- @reply keys      a trash is left, so that all keys are needed; nothing was added
 -- @reply cannot    what the server lacks for what is wanted; nothing was added
--- @include clock due_time wakeup read_budget new_jobs
--- @later   trash_sweep event durability rate_limit
+-- @include due_time wakeup read_budget new_jobs
 
--- Adds first, so that a full server refuses the whole call and nothing of it.
-if not new_jobs.valid(due_time, ARGV, rest, 4) then
+-- Where all jobs go to one due set, that may be the call's last key: those behind it are for what a
+-- trashed namesake left. Adds first, so that a full server refuses the whole call.
+if not new_jobs.valid(4) then
   return redis.error_reply('BADARG enqueue rest')
 end
-if wanted ~= '' then
-  if not durability.valid(wanted) then return redis.error_reply('BADARG enqueue wanted') end
-  local lack = durability.lacks(wanted)
-  if lack then return {'cannot', lack} end
-end
+local refusal = wanted ~= '' and durability.refusal(wanted, 'enqueue')
+if refusal then return refusal end
 
-local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'listened', 'limited', 'trash')
 local one = not due[2] and due[1]
 if one and set[3] then return {'keys'} end
-local stores = {run, notes, terms}
-local is_new = new_jobs.store(meta, jobs, trash, stores, read_budget, trash_sweep, ARGV, rest, 4)
-local book = set[1] and event.open(set[1], now)
+local is_new = new_jobs.store(4)
+if set[1] then event.open(set[1]) end
 local reply = {'ok', now}
 local earliest
 local adds = {}
@@ -44,7 +30,7 @@ for i = rest, #ARGV, 4 do
   if is_new[i] then
     if ARGV[i + 1] ~= asked then
       asked = ARGV[i + 1]
-      us, score = due_time.us(asked, now)
+      us, score = due_time.us(asked)
     elseif score == us then
       score = string.format('%.0f', us)
     end
@@ -59,7 +45,7 @@ for i = rest, #ARGV, 4 do
     add[n + 1] = score
     add[n + 2] = ARGV[i]
     if not earliest or at < earliest then earliest = at end
-    if book then event.add(book, 'added', 'enqueue', ARGV[i], '-', 0, at, '') end
+    if book then event.add('added', 'enqueue', ARGV[i], '-', 0, at, '') end
   end
   reply[#reply + 1] = at
 end
@@ -71,7 +57,7 @@ end
 for set, add in pairs(adds) do
   redis.call('ZADD', set, unpack(add))
 end
-if book then event.write(meta, events, book) end
-if earliest and set[2] then earliest = rate_limit.earliest(meta, earliest, now) end
-if earliest then wakeup.due(wake, keep, earliest, now) end
+if book then event.write() end
+if earliest and set[2] then earliest = rate_limit.earliest(earliest) end
+if earliest then wakeup.due(earliest) end
 return reply

@@ -1,12 +1,8 @@
 -- events_hold: hold the stream of events open for a named listener, and say where it reads on.
--- @key   meta       notes until when, and since when, the stream is held open
--- @key   events     removes a stream that was not held open
--- @key   listeners  adds, forgets whose time is over, and of many but how long they hold it open
 -- @arg   name       text     of the listener
 -- @arg   after      text     id of the event that it read last; - to begin with what comes next
 -- @arg   hold_us    integer  how long from now it holds the stream open; 0 to let go of it
 -- @reply ok now after gap    the id to read on from; 1 where events before it are lost
--- @include clock
 
 -- Listeners that are known by name; the promises to all others are kept under one that none has.
 local MOST, OTHERS = 64, '{others}'
@@ -20,7 +16,6 @@ if not read_n and after ~= '-' then return redis.error_reply('BADARG events_hold
 local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
 
 -- Removes first, because a full server refuses what adds before.
-local now = clock.now(meta)
 local promised = tonumber(redis.call('ZSCORE', listeners, OTHERS) or 0)
 redis.call('ZREM', listeners, name, OTHERS)
 redis.call('ZREMRANGEBYSCORE', listeners, '-inf', now)

@@ -1,10 +1,4 @@
 -- extend: renew the leases of jobs still held under these tokens.
--- @key   meta      marks the clock
--- @key   run       reads tokens
--- @key   active    moves the lease's end
--- @key   asked     reads whose end was asked for
--- @key   keep      dropped when the clock was set back
--- @key   park      dropped when the clock was set back
 -- @arg   lease_us  integer  how long from now
 -- @rest  id token
 -- @reply ok now, then per job: ok | asked (renewed, but its end was asked for) | lost | gone
@@ -14,7 +8,6 @@ local ids = {}
 for i = rest, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 if #ids == 0 then return redis.error_reply('BADARG extend rest') end
 
-local now = clock.now(meta)
 local lease_score = string.format('%.0f', now + lease_us) -- once, as `due_time.us` says
 local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
@@ -36,6 +29,6 @@ if #mine > 0 then
   -- Removed and added again, because a full server refuses a ZADD that nothing was removed before.
   redis.call('ZREM', active, unpack(mine))
   redis.call('ZADD', active, unpack(renewed))
-  clock.observe(meta, keep, park, tonumber(redis.call('HGET', meta, 'clock')), now, lease_us)
+  clock.observe(tonumber(redis.call('HGET', meta, 'clock')), lease_us)
 end
 return reply

@@ -1,41 +1,6 @@
 -- forget: remove what is left of a queue that holds nothing and has no worker.
--- @key   meta       looks, removes
--- @key   due        counts, removes
--- @key   jobs       counts, removes
--- @key   run        removes
--- @key   results    removes
--- @key   notes      removes
--- @key   terms      removes
--- @key   expiring   removes
--- @key   order      removes
--- @key   held       removes
--- @key   groups     counts, removes
--- @key   turns      removes
--- @key   unique     removes
--- @key   folded     removes
--- @key   blocked    counts, removes
--- @key   edges      counts, removes
--- @key   active     counts, removes
--- @key   completed  counts, removes
--- @key   failed     counts, removes
--- @key   cancelled  counts, removes
--- @key   asked      removes
--- @key   waiters    removes
--- @key   minutes    removes
--- @key   wake       removes
--- @key   keep       counts, removes
--- @key   park       counts, removes
--- @key   claims     removes
--- @key   schedules  removes
--- @key   schedule   counts, removes
--- @key   scheduled  removes
--- @key   events     removes
--- @key   listeners  removes
--- @key   trash      counts, removes
--- @key   aside      looks
 -- @reply ok         it held nothing: nothing is left of it
 -- @reply holds, then what and how many    nothing was removed
--- @include clock
 
 -- what: pending (delayed, waiting, blocked, or set aside by `purge`), active, ended; schedules;
 -- groups (with settings); edges (news for jobs of other queues); paused; limits; aside (keys that
@@ -55,7 +20,6 @@ local function total(sets)
   return sum
 end
 
-local now = clock.now(meta)
 local pending, running = total(due) + total(trash) + total({blocked}), total({active})
 local ended = total({completed, failed, cancelled})
 holds('pending', pending)

@@ -1,49 +1,23 @@
 -- fsck_edges: check a piece of what jobs wait for; repair what would keep a job waiting forever.
--- @key   meta       marks
--- @key   due        looks
--- @key   jobs       looks
--- @key   expiring   adds jobs that are to be looked at
--- @key   blocked    looks
--- @key   edges      looks, removes, adds
--- @key   active     looks
--- @key   completed  looks
--- @key   failed     looks
--- @key   cancelled  looks
--- @key   wake       hints when there is something to be told
--- @arg   cursor     text     where to go on, as the reply before said; 0 to begin
--- @arg   limit      integer  how many to look at, about
--- @arg   repair     integer  1 to mend what is found, 0 only to say it
--- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock deps wakeup
 
-if not string.find(cursor, '^%d+$') then return redis.error_reply('BADARG fsck_edges cursor') end
 local FORMS = {'^>([^%s{}]+) (%S+)$', '^<([^%s{}]+) (%S+)$', '^!([^%s{}]+) ([CFX])$',
   '^=([^%s{}]+) ([^%s{}]+)$', '^@({%S+}%S+) (%S+) [CFX]$', '^%?([^%s{}]+) ({%S+}%S+)$'}
-local sets = {due = due, blocked = blocked, active = active, completed = completed, failed = failed,
-  cancelled = cancelled}
 
-local now = clock.now(meta)
-local scanned = redis.call('ZSCAN', edges, cursor, 'COUNT', limit)
--- Removes first, because a full server refuses what adds before.
-if repair == 1 then redis.call('HDEL', meta, '') end
-local reply, wakes = {'ok', now, scanned[1]}, false
-local function tell(id, says, fix)
-  for _, word in ipairs({'edges', id, says, fix}) do reply[#reply + 1] = word end
-  return repair == 1
-end
+local wakes = false
+local function tell(id, says, fix) return fsck.tell('edges', id, says, fix) end
 
 local function is_blocked(id) return redis.call('ZSCORE', blocked, id) end
 
 -- What `purge` has set aside: it is seen to when it is swept.
 local function is_aside(id)
-  return redis.call('HEXISTS', jobs, id) == 1 and not deps.states(sets, {id})[id]
+  return redis.call('HEXISTS', jobs, id) == 1 and not deps.states({id})[id]
 end
 
 -- Whether the parent has ended without a mark that has its children told; and how it has ended.
 local function is_silent(parent)
-  if deps.is_marked(edges, parent) then return false end
+  if deps_edges.is_marked(parent) then return false end
   if is_aside(parent) then return false, 'X' end
-  local state = deps.states(sets, {parent})[parent] or 'X'
+  local state = deps.states({parent})[parent] or 'X'
   return state ~= 'live', state
 end
 
@@ -55,7 +29,7 @@ end
 local function remove(member) redis.call('ZREM', edges, member) end
 
 local function check_child(child, parent, member)
-  local is_remote = deps.is_remote(parent)
+  local is_remote = deps_edges.is_remote(parent)
   if not is_blocked(child) then
     if is_remote or not redis.call('ZSCORE', edges, '>' .. parent .. ' ' .. child) then
       local what = 'waits for ' .. parent .. ', and is not blocked'
@@ -78,7 +52,7 @@ local function check_child(child, parent, member)
 end
 
 local function check_parent(parent, child, member)
-  if not deps.is_remote(child) and is_blocked(child)
+  if not deps_edges.is_remote(child) and is_blocked(child)
     and not redis.call('ZSCORE', edges, '<' .. child .. ' ' .. parent) then
     if tell(child, 'is told by ' .. parent .. ', and does not wait for it', 'is told no more') then
       remove(member)
@@ -91,9 +65,7 @@ local function check_parent(parent, child, member)
   end
 end
 
-local found = scanned[2]
-for i = 1, #found, 2 do
-  local member, score = found[i], found[i + 1]
+local function check(member, score)
   local form, a, b
   for at, pattern in ipairs(FORMS) do
     a, b = string.match(member, pattern)
@@ -112,11 +84,13 @@ for i = 1, #found, 2 do
     check_parent(a, b, member)
   elseif form == 2 then
     check_child(a, b, member)
-  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 and not deps.is_marked(edges, a) then
+  elseif form == 4 and redis.call('HEXISTS', jobs, a) == 0 and not deps_edges.is_marked(a) then
     if tell(a, 'is kept for ' .. b .. ', and does not exist', 'is kept no more') then
       remove(member)
     end
   end
 end
-if wakes then wakeup.push(wake, '-') end
-return reply
+
+fsck.zset(edges, check)
+if wakes then wakeup.push('-') end
+return fsck.reply()

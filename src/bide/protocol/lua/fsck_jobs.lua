@@ -1,82 +1,32 @@
--- fsck_jobs: look at a piece of a key that names jobs, and mend where key and job do not agree.
--- @key   meta       reads settings, marks what was forgotten to be marked
--- @key   due        looks, moves
--- @key   jobs       looks, adds an empty body where one is lost
--- @key   run        looks, mends records, removes those of no job
--- @key   results    looks, removes those of no completed job
--- @key   notes      looks, says why a job has failed, removes those of no job
--- @key   terms      looks, removes those of no job
--- @key   expiring   adds jobs that are to begin by a time
--- @key   order      looks, adds and removes jobs of groups
--- @key   held       looks, adds and removes jobs of groups
--- @key   groups     notes groups
--- @key   turns      moves groups' markers
--- @key   blocked    looks, moves
--- @key   edges      looks
--- @key   active     looks, moves
--- @key   completed  looks, moves
--- @key   failed     looks, moves
--- @key   cancelled  looks, moves
--- @key   asked      looks, removes jobs that do not run
--- @key   waiters    looks, tells and forgets those who wait for a job that has ended
--- @key   trash      looks, removes
--- @key   wake       hints when a job has become due
+-- fsck_jobs: look at a piece of a key that names jobs, and repair where they differ.
 -- @arg   part       text     which key, by its name here
 -- @arg   level      integer  which of them where there are several, from 1; else 0
--- @arg   cursor     text     where to go on, as the reply before said; 0 to begin
--- @arg   limit      integer  how many to look at, about
--- @arg   repair     integer  1 to mend what is found, 0 only to say it
--- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock run_record fsck_record retention history notify_waiters wakeup read_budget
--- @include constraints group fsck_group deps expire
 
 -- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
 -- is told once. What is found holds: nothing moves while a script runs.
-local CHUNK, LEASE, DAY = 250, 60000000, 86400000000
+local CHUNK, LEASE, DAY = 250, 60000000, fsck.DAY
 local EARLIEST, LAST = 1000000000000000, 9999999999999999
 local NAMED = {[11] = 'alone', [12] = 'unserved', [13] = 'grouped'}
 local LIKELY = {'due', 'blocked', 'active', 'failed', 'cancelled', 'completed'}
 local WHY_NO_BODY = '{"type":"bide.PayloadError","message":"Its body was lost on the server, so'
   .. ' it cannot run; enqueue it again."}'
 
-local lists = {due = due, trash = trash}
-local sets = {blocked = blocked, active = active, completed = completed, failed = failed,
-  cancelled = cancelled,
-  asked = asked, waiters = waiters}
-local stores = {jobs = jobs, run = run, results = results, notes = notes, terms = terms}
-local key = stores[part] or sets[part] or (lists[part] and lists[part][level])
-if not key or not string.find(cursor, '^%d+$') then
-  return redis.error_reply('BADARG fsck_jobs part')
-end
+local STATES = {'blocked', 'active', 'completed', 'failed', 'cancelled'}
+local hashes = {jobs = jobs, run = run, results = results, notes = notes, terms = terms}
+local zsets = {blocked = blocked, active = active, completed = completed, failed = failed,
+  cancelled = cancelled, asked = asked, waiters = waiters, due = due[level], trash = trash[level]}
+if not hashes[part] and not zsets[part] then return redis.error_reply('BADARG fsck_jobs part') end
 
-local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'large', 'own', 'lease_us', 'listened', 'clock',
   'rewound_until')
-local latest = fsck_record.latest(now, set[5], set[6])
-local lease_us = math.min(fsck_record.moment(set[3], 1, DAY) or LEASE, DAY)
+local latest = fsck.latest(set[5], set[6])
+local lease_us = math.min(fsck.moment(set[3], 1, DAY) or LEASE, DAY)
 -- The server reads what is stored along with its ids; notes are read line by line, too.
 if part == 'notes' then limit = math.min(limit, 10) end
-local is_heavy = part == 'results' or part == 'notes' or part == 'jobs' and set[1]
-local scanned
-if is_heavy then
-  scanned = read_budget.scan(key, cursor, limit)
-elseif stores[part] then
-  scanned = redis.call('HSCAN', key, cursor, 'COUNT', limit)
-else
-  scanned = redis.call('ZSCAN', key, cursor, 'COUNT', limit)
-end
--- Removes first, because a full server refuses what adds before.
-if repair == 1 then redis.call('HDEL', meta, '') end
 
-local reply = {'ok', now, scanned[1]}
 local has_moved, wakes = false, false
-local in_groups = {due = due, order = order, held = held, groups = groups, turns = turns}
-local touched = {}
 local grp -- the group of the job that is judged, or nil
-local function tell(kind, id, says, fix)
-  for _, word in ipairs({kind, id, says, fix}) do reply[#reply + 1] = word end
-  return repair == 1
-end
+local tell = fsck.tell
 
 local function name(place) return place.label or place.state end
 
@@ -102,15 +52,9 @@ local function find(ids)
       end
     end
   end
-  for i = 1, #due do
-    look(listed, 'due', i, due[i], label_of(i))
-  end
+  for i = 1, #due do look(listed, 'due', i, due[i], label_of(i)) end
   for i = 1, #trash do look(aside, 'trash', i, trash[i]) end
-  look(listed, 'blocked', nil, blocked)
-  look(listed, 'active', nil, active)
-  look(listed, 'completed', nil, completed)
-  look(listed, 'failed', nil, failed)
-  look(listed, 'cancelled', nil, cancelled)
+  for _, state in ipairs(STATES) do look(listed, state, nil, zsets[state]) end
   return listed, aside
 end
 
@@ -120,47 +64,42 @@ local function level_of(rec, i) return grp and group.GROUPED or fsck_record.leve
 local function place_in(state, rec, score)
   if state == 'due' then
     local at = level_of(rec)
-    return {state = state, level = at, key = due[at], score = score or now,
-      label = label_of(at)}
+    return {state = state, level = at, key = due[at], score = score or now, label = label_of(at)}
   end
-  return {state = state, key = sets[state], score = state == 'active' and now + lease_us or now}
+  return {state = state, key = zsets[state], score = state == 'active' and now + lease_us or now}
 end
 
-local function move(id, places, to)
+local function remove(id, place)
+  redis.call('ZREM', place.key, id)
+  fsck_group.leave(grp, place, id)
+  has_moved = true
+end
+
+local function move(id, from, to)
   if repair == 0 then return to end
-  for _, place in ipairs(places) do
-    redis.call('ZREM', place.key, id)
-    fsck_group.leave(in_groups, group, grp, place, id)
-  end
+  if from then remove(id, from) end
   redis.call('ZADD', to.key, to.score, id)
-  fsck_group.enter(in_groups, group, grp, to, id)
+  fsck_group.enter(grp, to, id)
   has_moved = true
   if to.state == 'due' then
     wakes = true
   elseif to.state ~= 'active' and to.state ~= 'blocked' then
-    notify_waiters.tell(waiters, now, {id})
+    notify_waiters.tell({id})
   end
   return to
 end
 
-local function becomes(state)
-  if state == 'due' then return 'becomes due now' end
-  if state == 'blocked' then return 'waits for others again' end
-  if state == 'active' then return 'is held under a new lease, and is due again when that ends' end
-  return 'is put among the ' .. state
-end
-
-local function write(id, rec) redis.call('HSET', run, id, run_record.format(rec.head, rec)) end
+local BECOMES = {due = 'becomes due now', blocked = 'waits for others again',
+  active = 'is held under a new lease, and is due again when that ends'}
+local function becomes(state) return BECOMES[state] or 'is put among the ' .. state end
 
 -- Of several sets the one that the record tells of, else the one in which least can be lost.
 local function choose(places, rec)
-  local wanted = rec and fsck_record.state(rec)
-  local states = {wanted or 'due', unpack(LIKELY)}
-  for _, state in ipairs(states) do
+  for _, state in ipairs({rec and fsck_record.state(rec) or 'due', unpack(LIKELY)}) do
     local first
     for _, place in ipairs(places) do
-      if place.state == state then
-        if not first or place.level == level_of(rec) then first = place end
+      if place.state == state and (not first or place.level == level_of(rec)) then
+        first = place
       end
     end
     if first then return first end
@@ -176,7 +115,7 @@ local function check_score(id, here, rec)
     least = -LAST
     if not (rec and rec.ended) then most = latest + DAY end
   end
-  if fsck_record.moment(here.score, least, most) then return end
+  if fsck.moment(here.score, least, most) then return end
   if tell('score', id, 'its score in ' .. name(here) .. ' is not a time: ' .. here.score,
     here.state == 'active' and 'its lease starts now' or 'becomes now') then
     redis.call('ZADD', here.key, fix, id)
@@ -185,11 +124,19 @@ local function check_score(id, here, rec)
   end
 end
 
+-- What one job shows the queue must be marked with; `at`: of the field in `set`.
+local function check_mark(id, at, field, says, is_needed)
+  if set[at] or not is_needed then return end
+  set[at] = '1'
+  if tell('mark', id, says .. ', and the queue is not marked so', 'is marked') then
+    redis.call('HSET', meta, field, 1)
+  end
+end
+
 -- A job that the sets list, or that has a body: what is wrong with it.
 local function judge(id, listed, aside, line, asked_of)
-  grp = asked_of and constraints.is_one(asked_of)
-    and group.touch(in_groups, touched, asked_of) or nil
-  local rec, is_odd = fsck_record.read(run_record, line, now)
+  grp = asked_of and constraints.valid(asked_of, true) and group.touch(asked_of) or nil
+  local rec, is_odd = fsck_record.read(line)
   local has_body = redis.call('HEXISTS', jobs, id) == 1
   if #listed == 0 and #aside > 0 then
     if #aside > 1 and tell('sets', id, 'is in the trash more than once', 'is in it once') then
@@ -204,67 +151,57 @@ local function judge(id, listed, aside, line, asked_of)
   local here = listed[1]
   if not here then
     local state = rec and fsck_record.state(rec) or 'due'
-    if state == 'due' and deps.waits(edges, id) then state = 'blocked' end
+    if state == 'due' and deps_edges.waits(id) then state = 'blocked' end
     here = place_in(state, rec)
     tell('unlisted', id, 'has a body, and no set lists it', becomes(state))
-    move(id, {}, here)
+    move(id, nil, here)
   elseif #listed > 1 then
     here = choose(listed, rec)
-    local others = {}
-    for _, place in ipairs(listed) do
-      if place ~= here then others[#others + 1] = place end
-    end
     if tell('sets', id, 'is in ' .. names(listed), 'stays in ' .. name(here) .. ' alone') then
-      for _, place in ipairs(others) do
-        redis.call('ZREM', place.key, id)
-        fsck_group.leave(in_groups, group, grp, place, id)
+      for _, place in ipairs(listed) do
+        if place ~= here then remove(id, place) end
       end
-      has_moved = true
     end
   end
-  local places = {here}
 
   if is_odd and tell('record', id, 'its run record cannot be read',
     rec and 'what can be read of it is kept' or 'is removed') then
-    if rec then write(id, rec) else redis.call('HDEL', run, id) end
+    if rec then record_store.write(id, rec) else redis.call('HDEL', run, id) end
   end
   if not rec and here.state == 'active' then
     tell('record', id, 'is active without a run record', becomes('due'))
-    here = move(id, places, place_in('due', nil))
-    places = {here}
+    here = move(id, here, place_in('due', nil))
   elseif rec and not fsck_record.allows(rec, here.state) then
     local state = fsck_record.state(rec)
     tell('outcome', id, 'is ' .. name(here) .. ', but its run record says '
       .. fsck_record.stamp(rec) .. ', which is ' .. state, becomes(state))
-    here = move(id, places, place_in(state, rec))
-    places = {here}
+    here = move(id, here, place_in(state, rec))
   end
+  local said = not rec and redis.call('HGET', notes, id) or '' -- `R`: it was only rescheduled
   if not rec and (here.state == 'completed' or here.state == 'failed'
-    or history.tells_of_runs(redis.call('HGET', notes, id))) then
-    rec = run_record.unclaimed(10 - fsck_record.level(nil, here.level), now)
+    or string.find('\n' .. said, '\n[^R]')) then
+    rec = run_record.unclaimed(10 - fsck_record.level(nil, here.level))
     if here.state == 'completed' then rec.head = run_record.settled(rec.head, 'C') end
     if here.state == 'failed' then rec.head = run_record.settled(rec.head, 'F') end
     if tell('record', id, 'is ' .. name(here) .. ' and its run record is lost',
       'has one again, that knows of no attempt') then
-      write(id, rec)
+      record_store.write(id, rec)
     end
   end
   if here.state == 'due' and here.level ~= level_of(rec, here.level) then
     local to = place_in('due', rec, here.score)
     tell('level', id, 'is in ' .. name(here) .. ', but belongs in ' .. name(to), 'moves there')
-    here = move(id, places, to)
-    places = {here}
+    here = move(id, here, to)
   end
-  if here.state == 'blocked' and not deps.waits(edges, id) then
+  if here.state == 'blocked' and not deps_edges.waits(id) then
     tell('edges', id, 'is blocked, and waits for nothing', becomes('due'))
-    here = move(id, places, place_in('due', rec))
-    places = {here}
+    here = move(id, here, place_in('due', rec))
   end
   check_score(id, here, rec)
-  if not fsck_group.is_known(in_groups, group, grp, here, id)
+  if not fsck_group.is_known(grp, here, id)
     and tell('group', id, 'its group does not know that it is ' .. name(here),
       'knows it again') then
-    fsck_group.enter(in_groups, group, grp, here, id)
+    fsck_group.enter(grp, here, id)
   end
 
   if not has_body then
@@ -272,31 +209,22 @@ local function judge(id, listed, aside, line, asked_of)
       here.state == 'due' and 'has failed, with that as its reason' or 'has an empty one')
     if repair == 1 then redis.call('HSET', jobs, id, '') end
     if here.state == 'due' then
-      rec = rec or run_record.unclaimed(10 - fsck_record.level(nil, here.level), now)
+      rec = rec or run_record.unclaimed(10 - fsck_record.level(nil, here.level))
       rec.head = run_record.settled(rec.head, 'F')
-      here = move(id, places, place_in('failed', rec))
+      here = move(id, here, place_in('failed', rec))
       if repair == 1 then
-        write(id, rec)
-        redis.call('HSET', notes, id,
-          history.add(redis.call('HGET', notes, id), history.error(rec, now, WHY_NO_BODY)))
+        record_store.write(id, rec)
+        history.note(id, history.error(rec, WHY_NO_BODY))
       end
     end
-  elseif not set[1] and redis.call('HSTRLEN', jobs, id) > read_budget.LARGE then
-    set[1] = '1'
-    if tell('mark', id, 'its body is large, and the queue is not marked so', 'is marked') then
-      redis.call('HSET', meta, 'large', 1)
-    end
+  else
+    check_mark(id, 1, 'large', 'its body is large',
+      not set[1] and redis.call('HSTRLEN', jobs, id) > read_budget.LARGE)
   end
-  if rec and rec.ended and not set[2] then
-    set[2] = '1'
-    if tell('mark', id, 'is kept for a time of its own, and the queue is not marked so',
-      'is marked') then
-      redis.call('HSET', meta, 'own', 1)
-    end
-  end
+  check_mark(id, 2, 'own', 'is kept for a time of its own', rec and rec.ended)
   if here.state ~= 'completed' and redis.call('HEXISTS', results, id) == 1
     and tell('result', id, 'has a result, but is ' .. name(here), 'its result is removed') then
-    retention.uncount(meta, results, {id})
+    retention.uncount({id})
     redis.call('HDEL', results, id)
   end
 end
@@ -312,9 +240,9 @@ local function check_aside(id, state, score)
   elseif part == 'waiters' and state and state ~= 'due' and state ~= 'active'
     and state ~= 'blocked' then
     if tell('waiters', id, 'is waited for, and has ended', 'is told, and forgotten') then
-      notify_waiters.tell(waiters, now, {id})
+      notify_waiters.tell({id})
     end
-  elseif not fsck_record.moment(score, math.min(EARLIEST, now), now + 100 * 366 * DAY) then
+  elseif not fsck.moment(score, math.min(EARLIEST, now), now + 100 * 366 * DAY) then
     if tell('score', id, 'its score in ' .. part .. ' is not a time: ' .. score,
       part == 'asked' and 'becomes now' or 'is forgotten') then
       if part == 'asked' then
@@ -330,28 +258,28 @@ end
 local function check_bodiless(id, listed, aside, line, asked_of)
   if #listed > 0 then
     -- Else its set tells of it.
-    if not stores[part] then judge(id, listed, aside, line, asked_of) end
+    if not hashes[part] then judge(id, listed, aside, line, asked_of) end
   elseif #aside == 0 or part == 'trash' then
     if tell('orphan', id, 'is in ' .. part .. ', and there is no such job', 'is removed') then
       redis.call('ZREM', trash[math.max(level, 1)], id)
-      retention.forget(meta, {jobs, run, results, notes, terms}, {id})
+      retention.forget({id}, true)
     end
   end
 end
 
 local function check_notes(id, text)
-  local mended = fsck_record.notes(text)
-  if mended and tell('notes', id, 'some of its notes cannot be read', 'they are removed') then
-    if mended == '' then
+  local readable = fsck_record.notes(text)
+  if readable and tell('notes', id, 'some of its notes cannot be read', 'they are removed') then
+    if readable == '' then
       redis.call('HDEL', notes, id)
     else
-      redis.call('HSET', notes, id, history.add(false, mended))
+      redis.call('HSET', notes, id, history.add(false, readable))
     end
   end
 end
 
 local function check_terms(id, line, listed, run_line)
-  if not constraints.is_one(line) then
+  if not constraints.valid(line, true) then
     if tell('terms', id, 'its terms cannot be read', 'they are removed') then
       redis.call('HDEL', terms, id)
     end
@@ -360,20 +288,24 @@ local function check_terms(id, line, listed, run_line)
   local here = listed[1]
   local by = here and here.state == 'due' and constraints.begins_by(line, tonumber(here.score))
   if by and not redis.call('ZSCORE', expiring, id)
-    and expire.is_unbegun(run_record.parse(run_line)) -- else a claim looks once more, and skips it
+    and run_record.is_unbegun(run_record.parse(run_line)) -- else a claim looks once more, in vain
     and tell('terms', id, 'is to begin by a time, and is not in expiring', 'is put there') then
     redis.call('ZADD', expiring, by, id)
     wakes = true
   end
 end
 
-local found, seen = scanned[2], {}
-local ids, values = {}, {}
-for i = 1, #found, 2 do
-  if not seen[found[i]] then
-    seen[found[i]] = true
-    ids[#ids + 1], values[#values + 1] = found[i], found[i + 1]
-  end
+local ids, values, seen = {}, {}, {}
+local function collect(id, value)
+  if seen[id] then return end
+  seen[id] = true
+  ids[#ids + 1], values[#values + 1] = id, value
+end
+if hashes[part] then
+  fsck.hash(hashes[part], collect,
+    part == 'results' or part == 'notes' or part == 'jobs' and set[1])
+else
+  fsck.zset(zsets[part], collect)
 end
 for first = 1, #ids, CHUNK do
   local some = {unpack(ids, first, math.min(first + CHUNK - 1, #ids))}
@@ -395,8 +327,8 @@ for first = 1, #ids, CHUNK do
     end
   end
 end
-if repair == 1 and group.turns(in_groups, touched, now) then wakes = true end
-if wakes then wakeup.push(wake, '-') end
+if repair == 1 and group.turns() then wakes = true end
+if wakes then wakeup.push('-') end
 -- There is no event for each: a listener sees a gap, and reads the jobs again.
 if has_moved and set[4] then redis.pcall('HINCRBY', meta, 'told', 1) end
-return reply
+return fsck.reply()

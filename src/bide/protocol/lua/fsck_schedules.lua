@@ -1,42 +1,14 @@
--- fsck_schedules: look at a piece of what there is of schedules, and mend where it does not agree.
--- @key   meta       looks, marks that there are schedules
--- @key   schedules  looks, sets and removes when one fires next
--- @key   schedule   looks, removes records that cannot fire
--- @key   scheduled  looks, removes bodies of no schedule
--- @key   wake       hints when a schedule has been set right
+-- fsck_schedules: look at a piece of what there is of schedules, and repair what does not agree.
 -- @arg   part       text     schedules | schedule | scheduled
--- @arg   cursor     text     where to go on, as the reply before said; 0 to begin
--- @arg   limit      integer  how many to look at, about
--- @arg   repair     integer  1 to mend what is found, 0 only to say it
--- @reply ok now cursor    where to go on, 0 at the end; then per finding: kind id says fix
--- @include clock wakeup schedule_record read_budget
 
 -- A schedule that wants more times is looked at again and again, this far apart.
 local SOON = 60000000
 
-local wheres = {schedules = schedules, schedule = schedule, scheduled = scheduled}
-local where = wheres[part]
-if not where or not string.find(cursor, '^%d+$') then
-  return redis.error_reply('BADARG fsck_schedules part')
-end
-local now = clock.now(meta)
-local scanned
-if part == 'schedules' then
-  scanned = redis.call('ZSCAN', where, cursor, 'COUNT', limit)
-elseif part == 'schedule' then
-  scanned = redis.call('HSCAN', where, cursor, 'COUNT', limit)
-else
-  scanned = read_budget.scan(where, cursor, limit)
-end
--- Removes first, because a full server refuses what adds before.
-if repair == 1 then redis.call('HDEL', meta, '') end
-local reply = {'ok', now, scanned[1]}
-local function tell(id, says, fix)
-  for _, word in ipairs({part, id, says, fix}) do reply[#reply + 1] = word end
-  return repair == 1
-end
+local has_some = false
+local function tell(id, says, fix) return fsck.tell(part, id, says, fix) end
 
 local function check_record(name, line)
+  has_some = true
   local sched = schedule_record.parse(line)
   local says
   if not sched then
@@ -52,7 +24,7 @@ local function check_record(name, line)
     end
     return
   end
-  local wanted = schedule_record.score(sched, now, 0)
+  local wanted = schedule_record.score(sched)
   local score = tonumber(redis.call('ZSCORE', schedules, name))
   local asks = wanted and not sched.times[1]
   if not wanted and score then
@@ -64,30 +36,32 @@ local function check_record(name, line)
     and (not score or (asks and score > now + SOON) or (not asks and score ~= wanted)) then
     if tell(name, 'is not to fire when it says', 'fires when it says') then
       redis.call('ZADD', schedules, wanted, name)
-      wakeup.push(wake, '-')
+      wakeup.push('-')
     end
   end
 end
 
-for i = 1, #scanned[2], 2 do
-  local name = scanned[2][i]
-  if part == 'schedule' then
-    check_record(name, scanned[2][i + 1])
-  elseif redis.call('HEXISTS', schedule, name) == 0 then
-    if tell(name, 'is there without a schedule', 'is removed') then
-      if part == 'schedules' then
-        redis.call('ZREM', where, name)
-      else
-        redis.call('HDEL', where, name)
-      end
-    end
-  end
+local function is_stray(name)
+  return redis.call('HEXISTS', schedule, name) == 0
+    and tell(name, 'is there without a schedule', 'is removed')
 end
-if cursor == '0' and part == 'schedule' and #scanned[2] > 0
-  and redis.call('HEXISTS', meta, 'scheduled') == 0 then
-  if tell('', 'are there, and meta does not say so', 'is said') then
-    redis.call('HSET', meta, 'scheduled', 1)
-    wakeup.push(wake, '-')
-  end
+
+if part == 'schedules' then
+  fsck.zset(schedules, function(name)
+    if is_stray(name) then redis.call('ZREM', schedules, name) end
+  end)
+elseif part == 'schedule' then
+  fsck.hash(schedule, check_record)
+elseif part == 'scheduled' then
+  fsck.hash(scheduled, function(name)
+    if is_stray(name) then redis.call('HDEL', scheduled, name) end
+  end, true)
+else
+  return redis.error_reply('BADARG fsck_schedules part')
 end
-return reply
+if cursor == '0' and has_some and redis.call('HEXISTS', meta, 'scheduled') == 0
+  and tell('', 'are there, and meta does not say so', 'is said') then
+  redis.call('HSET', meta, 'scheduled', 1)
+  wakeup.push('-')
+end
+return fsck.reply()

@@ -1,18 +1,9 @@
 -- group_configure: how the jobs of one group run: how many at once, and whether any may begin.
--- @key   meta         marks that there are groups
--- @key   due          looks
--- @key   order        looks
--- @key   held         looks
--- @key   groups       reads and notes the group
--- @key   turns        moves the group's marker
--- @key   wake         hints when it has its turn
--- @key   keep         reads the earliest promise
 -- @arg   name         text  of the group
 -- @arg   concurrency  text  how many at once, whatever its jobs ask for; 0: as they ask; - as it is
 -- @arg   paused       text  1 or 0; - as it is
 -- @arg   rate         text  count, period in µs and burst; none; - as it is
 -- @reply ok
--- @include clock wakeup rate_limit group
 
 if not string.find(name, '^[^%s%c{}]+$') or #name > 128 then
   return redis.error_reply('BADARG group_configure name')
@@ -28,23 +19,22 @@ if rate ~= '-' and rate ~= 'none' and not (string.find(rate, '^[1-9]%d* [1-9]%d*
   return redis.error_reply('BADARG group_configure rate')
 end
 
-local now = clock.now(meta)
 -- Removes first, because a full server refuses what adds before.
 redis.call('HDEL', meta, '')
-local sets = {due = due, order = order, held = held, groups = groups, turns = turns}
-local grp = group.read(sets, name)
+local grp = group.read(name)
 if concurrency ~= '-' then grp.set = tonumber(concurrency) end
 if paused ~= '-' then grp.paused = tonumber(paused) end
 if rate == 'none' then
   grp.rate, grp.spent, grp.free = nil, nil, 0
 elseif rate ~= '-' and rate ~= grp.rate then
-  local before = rate_limit.bucket(grp.rate, grp.spent, now)
+  local before = rate_limit.bucket(grp.rate, grp.spent)
   grp.rate = rate
   grp.spent = before and rate_limit.carried(before) or string.format('%.0f 0 0', now)
-  local b = rate_limit.bucket(grp.rate, grp.spent, now)
-  grp.free = b.tokens < 1 and rate_limit.refilled(b) or 0
+  local bucket = rate_limit.bucket(grp.rate, grp.spent)
+  grp.free = bucket.tokens < 1 and rate_limit.refilled(bucket) or 0
 end
 if grp.set > 0 or grp.paused == 1 or grp.rate then redis.call('HSETNX', meta, 'groups', 1) end
-local turn = group.turn(sets, grp, now)
-if turn then wakeup.due(wake, keep, turn, now) end
+group.touched[name] = grp
+local turn = group.turns()
+if turn then wakeup.due(turn) end
 return {'ok'}

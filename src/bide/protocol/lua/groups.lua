@@ -1,31 +1,24 @@
 -- groups: how things stand in groups: in one, or in a piece of all there are.
--- @key   meta    reads the clock's offset under test
--- @key   order   counts
--- @key   held    counts
--- @key   groups  reads
 -- @arg   name    text     of a group; - for all
 -- @arg   cursor  text     where to go on, as the reply before said; 0 to begin
 -- @arg   limit   integer  how many to read, about
 -- @reply ok now cursor    0 at the end; then per group: what `words` has of it
--- @include clock group
 
 if not string.find(cursor, '^%d+$') or limit < 1 then
   return redis.error_reply('BADARG groups cursor')
 end
-local now = clock.now(meta)
-local sets = {held = held, groups = groups}
 local reply = {'ok', now, '0'}
 local function add(grp)
   local least, most = group.within(grp.name)
   local all = redis.call('ZLEXCOUNT', order, least, most)
   local after_now = string.format('[%s %017.0f', grp.name, now + 1)
   local later = redis.call('ZLEXCOUNT', order, after_now, most)
-  local words = {grp.name, later, all - later, group.running(sets, grp.name), grp.priority,
+  local words = {grp.name, later, all - later, group.running(grp.name), grp.priority,
     group.limit(grp), grp.set, grp.paused, grp.rate or '', grp.level > 0 and grp.turn or 0}
   for _, word in ipairs(words) do reply[#reply + 1] = word end
 end
 if name ~= '-' then
-  add(group.read(sets, name))
+  add(group.read(name))
   return reply
 end
 local scanned = redis.call('HSCAN', groups, cursor, 'COUNT', limit)

@@ -1,12 +1,9 @@
 -- heartbeat: a worker says that it lives and what it does, or that it stops.
--- @key   workers  adds or removes; removes what was not seen for an hour; looks who is to stop
 -- @arg   worker   text
 -- @arg   about    text   what it says of itself, as JSON; empty when it stops
 -- @reply ok now stop (1: someone wants it to)
 
 local FORGET_AFTER_US = 3600000000
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
 redis.call('HDEL', workers, worker)
 local sample = redis.call('HRANDFIELD', workers, 4, 'WITHVALUES')
 for i = 1, #sample, 2 do

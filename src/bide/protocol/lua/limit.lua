@@ -1,13 +1,9 @@
 -- limit: set how many of the queue's jobs may begin in a time, and how many may run at once.
--- @key   meta        sets
--- @key   wake        hints, because what was held back may begin
 -- @arg   rate        text  count, period in µs, burst; `none`, or `keep` to leave it as it is
 -- @arg   concurrency  text  a number; `none`, or `keep`
 -- @reply ok now
--- @include clock rate_limit wakeup
 
-local now = clock.now(meta)
-if rate ~= 'keep' and rate ~= 'none' and (#rate > 50 or not rate_limit.bucket(rate, nil, now)) then
+if rate ~= 'keep' and rate ~= 'none' and (#rate > 50 or not rate_limit.bucket(rate, nil)) then
   return redis.error_reply('BADARG limit rate')
 end
 if concurrency ~= 'keep' and concurrency ~= 'none'
@@ -21,7 +17,7 @@ local set = redis.call('HMGET', meta, 'rate', 'spent')
 if rate == 'none' then
   redis.call('HDEL', meta, 'rate', 'spent')
 elseif rate ~= 'keep' and rate ~= set[1] then
-  local before = rate_limit.bucket(set[1], set[2], now)
+  local before = rate_limit.bucket(set[1], set[2])
   redis.call('HSET', meta, 'rate', rate)
   if before then redis.call('HSET', meta, 'spent', rate_limit.carried(before)) end
 end
@@ -32,5 +28,5 @@ elseif concurrency ~= 'keep' then
 end
 -- Who claims next takes it away again where there is nothing behind it.
 redis.call('HSET', meta, 'limited', 1)
-wakeup.push(wake, '-')
+wakeup.push('-')
 return {'ok', now}

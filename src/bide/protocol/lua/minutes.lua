@@ -1,13 +1,9 @@
 -- minutes: how late jobs began and how long they ran, of some minutes.
--- @key   meta     reads the clock's offset under test
--- @key   minutes  reads
 -- @arg   first    integer  how many minutes ago the first began; 0 for this one
 -- @arg   count    integer  how many minutes, from the first on
 -- @reply ok now minute, then per minute a line, or nothing
--- @include clock latency
 
 local MOST = 1500
-local now = clock.now(meta)
 local begin = tonumber(latency.of(now)) - first
 local reply = {'ok', now, begin}
 if count < 1 or count > MOST then return redis.error_reply('BADARG minutes count') end
@@ -17,6 +13,6 @@ for _, line in ipairs(redis.call('HMGET', minutes, unpack(names))) do reply[#rep
 local at = tonumber(redis.call('HGET', minutes, 'this'))
 if at and at >= begin and at < begin + count then
   local i = 4 + at - begin
-  reply[i] = (reply[i] and reply[i] .. ' ' or '') .. latency.under_way(minutes)
+  reply[i] = (reply[i] and reply[i] .. ' ' or '') .. latency.under_way()
 end
 return reply

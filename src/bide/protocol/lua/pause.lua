@@ -1,5 +1,4 @@
 -- pause: let no job of the queue be claimed until it is resumed.
--- @key   meta  sets
 -- @reply ok
 
 -- Removes first, because a full server refuses what adds before.

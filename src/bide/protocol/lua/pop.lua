@@ -1,31 +1,4 @@
 -- pop: take data that is due off the queue for good, oldest first.
--- @key   meta         reads settings, marks the clock, counts
--- @key   due          removes what is taken, adds what is reclaimed
--- @key   jobs         reads bodies, trims
--- @key   run          writes a record of what is taken, trims
--- @key   notes        adds why a job was refused, or that an attempt crashed
--- @key   terms        reads whose groups they are, and of what waited for these, trims
--- @key   order        removes and adds jobs of groups
--- @key   held         removes
--- @key   groups       reads and notes groups
--- @key   turns        moves groups' markers
--- @key   unique       frees the keys of what is trimmed
--- @key   expiring     adds what is freed
--- @key   blocked      removes what is freed, or cancelled
--- @key   edges        tells who waits for jobs that have ended
--- @key   active       removes what has expired
--- @key   completed    adds what is taken, trims
--- @key   failed       adds jobs that are no data, and poison
--- @key   cancelled    adds what is reclaimed and was to end, trims
--- @key   asked        forgets
--- @key   waiters      tells and forgets those who wait for a job's end
--- @key   wake         hints when something reclaimed is left
--- @key   keep         forgets the consumer's promise
--- @key   park         forgets the consumer's sleep
--- @key   claims       remembers what is taken
--- @key   results      sweeps, trims
--- @key   trash        sweeps
--- @key   events       tells listeners
 -- @arg   consumer     text     who takes
 -- @arg   seq          integer  number of this call; a repeat carries the same
 -- @arg   count        integer  how many at most
@@ -34,14 +7,13 @@
 -- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
 -- @include clock run_record wakeup reclaim last_claims retention read_budget
--- @later   event trash_sweep history notify_waiters group due_time constraints deps dedup_keys
 
 -- more: less than was asked for, though there may be more: call again
 -- refused: how many jobs of a worker's were met, which are no data, and have failed by this
 -- lost: how many items the call took of which its repeat came too late
 local MARK, REFUSALS, PIECE, SWEEP, TRIM = 3, 12, 50, 100, 100
 local MOST = 250
-local TELL, LOOKS = 100, 200
+local TELL = 100
 local LEVELS = 10
 local REFUSAL = '{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met'
   .. ' it and cannot run it; have a Worker serve this queue, and retry the job."}'
@@ -52,58 +24,33 @@ count = math.min(count, MOST)
 redis.call('ZREM', keep, consumer)
 redis.call('ZREM', park, consumer)
 
-local now = clock.now(meta)
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'calm_from', 'listened', 'kind', 'large', 'groups', 'edges')
-local book = set[8] and event.open(set[8], now)
+if set[8] then event.open(set[8]) end
 local longest = tonumber(set[5]) or 0
-local calm_until, calm_from, marked = clock.observe(meta, keep, park, tonumber(set[2]), now,
-  longest)
+local calm_until, calm_from, marked = clock.observe(tonumber(set[2]), longest)
 if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[7]) or 0
 end
 
 -- The same call again: its reply was lost. What it took is still there, among the completed.
-local then_us, last_seq, last_ids = last_claims.read(claims, consumer)
-if last_seq then
-  if last_seq > seq then return {'stale'} end
-  if last_seq == seq then
-    local reply = {'ok', now, 1, 0, 0}
-    for id in string.gmatch(last_ids, '%S+') do
-      local line = redis.call('HGET', run, id)
-      local mine = run_record.parse(line)
-      if not line then reply[5] = reply[5] + 1 end
-      if mine and mine.worker == consumer and mine.started == then_us
-        and redis.call('ZSCORE', completed, id) then
-        reply[#reply + 1] = id
-        reply[#reply + 1] = redis.call('HGET', jobs, id)
-      end
+local repeated = last_claims.repeated(consumer, seq)
+if repeated == 'stale' then return {'stale'} end
+if repeated then
+  local reply = {'ok', now, 1, 0, 0}
+  for _, one in ipairs(repeated) do
+    if not one.line then reply[5] = reply[5] + 1 end
+    if one.rec and redis.call('ZSCORE', completed, one.id) then
+      reply[#reply + 1] = one.id
+      reply[#reply + 1] = redis.call('HGET', jobs, one.id)
     end
-    return reply
   end
-else
-  last_claims.forget_some(claims, now)
+  return reply
 end
 
-local stores = {jobs, run, results, notes, terms}
-local sets = {meta = meta, due = due, jobs = jobs, run = run, notes = notes, active = active,
-  asked = asked, completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-  expiring = expiring, blocked = blocked, edges = edges,
-  has_groups = set[11], order = order, held = held, groups = groups, turns = turns}
-local ctx = {now = now, book = book, event = event, run_record = run_record,
-  due_time = due_time, constraints = constraints, group = group,
-  touched = {}, dropped = {}, looks = LOOKS}
-local function free_keys(ids) dedup_keys.free(unique, terms, ids) end
-local again, given_up, reclaimed = reclaim.some(sets, run_record, history, event, group, book, now,
-  now >= calm_until and now or calm_from)
-if #given_up > 0 then notify_waiters.tell(waiters, now, given_up) end
-if (tonumber(set[4]) or 0) > now then reclaim.clamp(active, now + longest) end
-if set[6] then
-  trash_sweep.some(meta, trash, stores, SWEEP, function(ids, i)
-    if set[11] and i == group.GROUPED then group.forget(sets, ids, now) end
-    if set[12] then deps.removed(edges, ids) end
-  end)
-end
+local again, given_up, reclaimed = reclaim.some(now >= calm_until and now or calm_from, set[11])
+if (tonumber(set[4]) or 0) > now then reclaim.clamp(now + longest) end
+if set[6] then trash_sweep.some(SWEEP, set[12]) end
 
 -- Look: nothing is taken before its body is known. A reply has some megabytes at most; and few jobs
 -- are refused at once, because their notes are long.
@@ -148,8 +95,7 @@ if not set[1] then
   end
 end
 
--- Take. A consumer that finds only jobs is at the wrong queue, unless that is marked as a queue of
--- data.
+-- Take. A consumer that finds only jobs is at the wrong queue, unless that is marked to hold data.
 local reply = {'ok', now, 0, 0, 0}
 local astray = strangers > 0 and items == 0 and set[9] ~= 'data'
 if astray then
@@ -157,7 +103,6 @@ if astray then
   ids = {}
 end
 local removes, completes, fails, records, notes_add = {}, {}, {}, {}, {}
-local touched = {}
 local taken = {}
 -- Once, for all that are alike, as `due_time.us` says.
 local now_score, fresh = string.format('%.0f', now), {}
@@ -166,7 +111,7 @@ for i, id in ipairs(ids) do
   local remove = removes[level] or {}
   removes[level] = remove
   remove[#remove + 1] = id
-  if level == group.GROUPED then group.leave(sets, touched, scores[i], id) end
+  if level == #due then group.leave(scores[i], id) end
   if body then
     local line = lines[i]
     local rec = line and run_record.parse(line)
@@ -190,8 +135,8 @@ for i, id in ipairs(ids) do
     add[#add + 1] = now_score
     add[#add + 1] = id
     if book then
-      event.add(book, is_data and 'completed' or 'failed', 'pop', id, consumer,
-        rec and rec.attempt or 1, 0, is_data and '' or REFUSAL)
+      event.add(is_data and 'completed' or 'failed', 'pop', id, consumer, rec and rec.attempt or 1,
+        0, is_data and '' or REFUSAL)
     end
     if is_data then
       taken[#taken + 1] = id
@@ -200,20 +145,19 @@ for i, id in ipairs(ids) do
     else
       notes_add[#notes_add + 1] = id
       notes_add[#notes_add + 1] = history.add(redis.call('HGET', notes, id),
-        history.error(run_record.parse(line) or run_record.unknown('', now), now, REFUSAL))
+        history.error(run_record.parse(line) or run_record.unknown(''), REFUSAL))
     end
   end
 end
 for level, remove in pairs(removes) do redis.call('ZREM', due[level], unpack(remove)) end
-if next(touched) then group.turns(sets, touched, now) end
-if not astray then last_claims.note(claims, consumer, now, seq, taken) end
+if removes[#due] then group.turns() end
+if not astray then last_claims.note(consumer, seq, taken) end
 
-local limits = retention.limits(meta)
+local limits = retention.limits()
 if #records > 0 then redis.call('HSET', run, unpack(records)) end
 if #taken > 0 then
   redis.call('ZADD', completed, unpack(completes))
   redis.pcall('HINCRBY', meta, 'completed', #taken)
-  notify_waiters.tell(waiters, now, taken)
 end
 if #fails > 0 then
   redis.call('ZADD', failed, unpack(fails))
@@ -221,29 +165,22 @@ if #fails > 0 then
   redis.pcall('HINCRBY', meta, 'failed', #fails / 2)
   local failed_ids = {}
   for i = 2, #fails, 2 do failed_ids[#failed_ids + 1] = fails[i] end
-  notify_waiters.tell(waiters, now, failed_ids)
   reply[4] = #failed_ids
   for _, id in ipairs(failed_ids) do given_up[#given_up + 1] = id end
 end
-local is_kept
-if set[12] then
-  -- Jobs may wait for jobs that a consumer of data has met here; and for data, where the queue had
-  -- jobs first and is marked as none of data.
-  for _, id in ipairs(taken) do given_up[#given_up + 1] = id end
-  deps.tell(sets, ctx, given_up, TELL)
-  notify_waiters.tell(waiters, now, ctx.dropped)
-  is_kept = function(id) return deps.is_held(sets, ctx, id) end
-end
-retention.trim(meta, completed, stores, now, limits, 1, #taken + 64, is_kept)
+-- Jobs may wait for jobs that were met here, and for data of a queue that is not marked as such.
+for _, id in ipairs(taken) do given_up[#given_up + 1] = id end
+if set[12] then finish.tell(true, given_up, TELL) else notify_waiters.tell(given_up) end
+retention.trim(limits, 1, #taken + 64)
 if marked then
   -- Once a second, so that a queue in which nothing is settled forgets what is old, too.
-  retention.trim(meta, failed, stores, now, limits, 2, TRIM, is_kept)
-  retention.trim(meta, cancelled, stores, now, limits, 3, TRIM, is_kept, free_keys)
+  retention.trim(limits, 2, TRIM)
+  retention.trim(limits, 3, TRIM)
 end
 if book then
-  if #records + #given_up > 0 then event.drained(book, 'pop', active, due) end
-  event.write(meta, events, book)
+  if #records + #given_up > 0 then finish.drained('pop') end
+  event.write()
 end
 if #taken < count and (again or full or items == count) then reply[3] = 1 end
-if reclaimed > 0 or ctx.more or ctx.earliest then wakeup.push(wake, '-') end
+if reclaimed > 0 or (set[12] and (deps.more or deps.earliest)) then wakeup.push('-') end
 return reply

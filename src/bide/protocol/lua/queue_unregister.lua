@@ -1,5 +1,4 @@
 -- queue_unregister: take queues off the list of those that are in use.
--- @key   queues   removes
 -- @rest  queue
 -- @reply ok
 

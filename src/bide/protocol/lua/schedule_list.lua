@@ -1,14 +1,10 @@
 -- schedule_list: read schedules: those of these names, or without names a page of all.
--- @key   meta      reads the clock's offset under test
--- @key   schedule  reads
 -- @arg   cursor    text     where to go on, as the reply before said; 0 to begin
 -- @arg   limit     integer  how many, about
 -- @rest  name
 -- @reply ok now cursor    where to go on, 0 at the end; then per schedule: name record
--- @include clock
 
 if not string.find(cursor, '^%d+$') then return redis.error_reply('BADARG schedule_list cursor') end
-local now = clock.now(meta)
 if rest > #ARGV then
   local scanned = redis.call('HSCAN', schedule, cursor, 'COUNT', limit)
   return {'ok', now, scanned[1], unpack(scanned[2])}

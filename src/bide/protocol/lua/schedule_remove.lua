@@ -1,8 +1,4 @@
 -- schedule_remove: remove schedules; the jobs that they have made stay.
--- @key   meta       marks that there are no schedules, with the last
--- @key   schedules  removes
--- @key   schedule   removes
--- @key   scheduled  removes
 -- @rest  name
 -- @reply ok, then per schedule: ok | gone
 

@@ -1,10 +1,4 @@
 -- schedule_set: set a schedule; where it fires when it did before, it keeps its next time.
--- @key   meta       reads the kind, marks that there are schedules
--- @key   schedules  adds when it fires next
--- @key   schedule   adds the record
--- @key   scheduled  adds the body of its jobs
--- @key   wake       hints when it is the earliest
--- @key   keep       reads the earliest promise
 -- @arg   name       text     of the schedule
 -- @arg   kind       text     every | cron | at
 -- @arg   priority   integer  of its jobs
@@ -28,7 +22,6 @@
 -- @reply gone             refused: it was to be changed, and is not there
 -- @reply data             refused: the queue holds data
 -- @reply many             refused: the queue has as many schedules as it may
--- @include clock wakeup read_budget constraints schedule_record schedule_fire
 
 -- was: only the times, jitter and missed are set, if these still stand there; task, terms, priority
 -- and body stay. Without it the schedule is set whole.
@@ -40,15 +33,13 @@ for _, number in ipairs({priority, interval, jitter, limit, start, ends}) do
   whole = whole and schedule_record.is_whole(number)
 end
 if not given or not whole or priority > 9 or not schedule_record.is_name(name)
-  or not schedule_record.is_missed(missed) or (kind ~= 'every' and kind ~= 'cron' and kind ~= 'at')
+  or not schedule_record.MISSED[missed] or (kind ~= 'every' and kind ~= 'cron' and kind ~= 'at')
   or (kind == 'every') ~= (interval > 0) or string.find(timing .. task, '[\n\r]')
   or #timing + #task > 8192 or (terms ~= '' and not constraints.valid(terms)) then
   return redis.error_reply('BADARG schedule_set')
 end
 
-local now = clock.now(meta)
 if redis.call('HGET', meta, 'kind') == 'data' then return {'data'} end
-local keys = {schedules = schedules, schedule = schedule}
 local sched = schedule_record.parse(redis.call('HGET', schedule, name))
 local is_new = not sched
 if was ~= '' then
@@ -84,9 +75,9 @@ sched.priority, sched.jitter, sched.missed = priority, jitter, missed
 sched.task, sched.terms = task, terms
 
 redis.call('HSET', scheduled, name, body)
-local at = schedule_fire.note(keys, schedule_record, name, sched, now, 0)
+local at = schedule_record.write(name, sched)
 redis.call('HSET', meta, 'scheduled', 1)
 if terms ~= '' then redis.call('HSETNX', meta, 'terms', 1) end
 if #body > read_budget.LARGE then redis.call('HSETNX', meta, 'large', 1) end
-if at then wakeup.due(wake, keep, at, now) end
+if at then wakeup.due(at) end
 return {'ok', now, schedule_record.format(sched)}

@@ -1,33 +1,7 @@
 -- settle: say how claimed jobs ended; refused where the token is no longer the job's.
--- @key   meta       counts, reads the retention and the limits, holds the queue
--- @key   due        adds what is to run again
--- @key   jobs       trims
--- @key   run        remembers token and outcome
--- @key   results    adds results that are not None, trims, drops what is over the budget
--- @key   notes      adds errors, trims
--- @key   terms      reads whose groups they are, and of what waited for these, trims
--- @key   expiring   adds what is freed
--- @key   blocked    removes what is freed, or cancelled
--- @key   edges      tells who waits for jobs that have ended
--- @key   unique     frees the keys of what is trimmed
--- @key   minutes    counts how long attempts ran
--- @key   order      adds what is to run again
--- @key   held       removes
--- @key   groups     reads and notes groups
--- @key   turns      moves groups' markers
--- @key   active     removes
--- @key   completed  adds, trims
--- @key   failed     adds, trims
--- @key   cancelled  adds, trims
--- @key   asked      forgets; a job whose end was asked for is not run again
--- @key   waiters    tells and forgets those who wait for a job's end
--- @key   wake       hints when a job is to run again before any promise, or one more may begin
--- @key   keep       reads the earliest promise
--- @key   events     tells listeners
 -- @rest  id token outcome when data
 -- @reply ok now, then per job: ok | lost | gone | later | full
--- @include clock run_record retention notify_waiters latency
--- @later   event due_time wakeup history rate_limit group constraints deps dedup_keys budget
+-- @include run_record retention notify_waiters latency
 
 -- later: not applied, because the notes of the jobs before it were long; send it again
 -- full: applied; one or more results were dropped to stay within the budget
@@ -45,6 +19,7 @@ local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', hold = 'H'
 local AGAIN = {retry = true, snooze = true, hold = true, release = true, crash = true}
 local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze = 'rescheduled',
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
+local ENDS = {complete = 1, fail = 2, cancel = 3} -- kinds as `retention` has them
 local RAN = {complete = true, retry = true, fail = true, cancel = true} -- a token is when it began
 local CRASHES, TELL = 3, 100
 -- An error is added to the job's notes, which may be 90 KB long and are read and written again. So
@@ -64,23 +39,18 @@ for i = rest, #ARGV, 5 do
 end
 if n == 0 then return redis.error_reply('BADARG settle rest') end
 
-local now = clock.now(meta)
 local now_score = string.format('%.0f', now) -- once, as `due_time.us` says
 local lines = redis.call('HMGET', run, unpack(ids))
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 local asks = redis.call('EXISTS', asked) == 1 and redis.call('ZMSCORE', asked, unpack(ids))
-local limits = retention.limits(meta)
-local book = limits.listened and event.open(limits.listened, now)
+local limits = retention.limits()
+if limits.listened then event.open(limits.listened) end
 local asked_of = limits.groups and redis.call('HMGET', terms, unpack(ids))
-local sets = {meta = meta, due = due, jobs = jobs, run = run, active = active,
-  completed = completed, failed = failed, cancelled = cancelled, terms = terms,
-  expiring = expiring, blocked = blocked, edges = edges,
-  order = order, held = held, groups = groups, turns = turns}
-local touched, puts, released = {}, {}, {}
+local puts, released = {}, {}
 local reply = {'ok', now}
 local gone_active, records, results_add, notes_add = {}, {}, {}, {}
 local large = {bytes = 0}
-local completed_add, failed_add, cancelled_add, due_add = {}, {}, {}, {}
+local ended, due_add = {{}, {}, {}}, {}
 local settled, finished, counted = {}, {}, {}
 local earliest, owns
 local held_until, unbegun = 0, {}
@@ -115,7 +85,7 @@ end
 
 local function apply(k, stamp, outcome, at, data)
   local id, line, verb = ids[k], lines[k], outcome
-  local grp = asked_of and asked_of[k] and group.touch(sets, touched, asked_of[k])
+  local grp = asked_of and asked_of[k] and group.touch(asked_of[k])
   if grp then released[#released + 1] = {grp, id} end
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
@@ -123,16 +93,16 @@ local function apply(k, stamp, outcome, at, data)
   local rec
   local due_us = 0
   if data ~= '' and outcome ~= 'complete' then
-    rec = run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34), now)
+    rec = run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34))
     if outcome ~= 'snooze' or not rec.missing then -- of looks in a row, the first says it
       local before = redis.call('HGET', notes, id)
       room = room - #(before or '') - #data
       notes_add[#notes_add + 1] = id
-      notes_add[#notes_add + 1] = history.add(before, history.error(rec, now, data))
+      notes_add[#notes_add + 1] = history.add(before, history.error(rec, data))
     end
   end
   if outcome == 'crash' then
-    rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34), now)
+    rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34))
     rec.crashes, rec.attempt, rec.alone, rec.missing = rec.crashes + 1, rec.attempt - 1, 0, nil
     line = run_record.format(rec.head, rec)
     if rec.crashes >= CRASHES then
@@ -144,12 +114,12 @@ local function apply(k, stamp, outcome, at, data)
     due_us = math.min(rec.due, now)
     again(rec, id, due_us, grp)
   elseif AGAIN[outcome] then
-    rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34), now)
+    rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34))
     rec.alone = 0
     if outcome ~= 'retry' then rec.attempt = rec.attempt - 1 end
     if outcome == 'release' then
       if at == '' then give_back(rec, grp) end
-      -- What has begun once does not expire, and takes no more items: see `expire.is_unbegun`.
+      -- What has begun once does not expire, and takes no more items: see `run_record.is_unbegun`.
       if at ~= '' then rec.first, rec.missing = rec.first or rec.due, nil end
       due_us = math.min(rec.due, now)
     else
@@ -160,41 +130,38 @@ local function apply(k, stamp, outcome, at, data)
       else
         rec.strikes, rec.crashes, rec.missing = 0, 0, nil
       end
-      due_us = due_time.us(at, now)
+      due_us = due_time.us(at)
     end
     again(rec, id, due_us, grp)
     line = run_record.format(rec.head, rec)
   else
     finished[#finished + 1] = id
-    local add, age = cancelled_add, limits[6]
-    if outcome == 'complete' then
-      add, age = completed_add, limits[2]
-      if data ~= '' then
-        results_add[#results_add + 1] = id
-        results_add[#results_add + 1] = data
-        if #data >= retention.LARGE then
-          large.bytes, large.at = large.bytes + #data, k + 2
-        end
+    local kind = ENDS[outcome]
+    if outcome == 'complete' and data ~= '' then
+      results_add[#results_add + 1] = id
+      results_add[#results_add + 1] = data
+      if #data >= retention.LARGE then
+        large.bytes, large.at = large.bytes + #data, k + 2
       end
-    elseif outcome == 'fail' then
-      add, age = failed_add, limits[4]
     end
     local score = now_score
     if at ~= '' and outcome ~= 'cancel' then
-      score = retention.score(now, tonumber(string.sub(at, 2)), age)
-      rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34), now)
+      local kept_us, least = tonumber(string.sub(at, 2)), retention.SPARE
+      score = now + math.max(kept_us, least) - math.max(limits[2 * kind], least)
+      rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34))
       rec.ended = now
       owns = true
       line = run_record.format(rec.head, rec)
     end
+    local add = ended[kind]
     add[#add + 1] = score
     add[#add + 1] = id
   end
   records[#records + 1] = id
   records[#records + 1] = line
   if book then
-    local was = run_record.parse(lines[k]) or run_record.unknown('', now)
-    event.add(book, KIND[outcome], verb, id, was.worker, was.attempt, due_us,
+    local was = run_record.parse(lines[k]) or run_record.unknown('')
+    event.add(KIND[outcome], verb, id, was.worker, was.attempt, due_us,
       outcome == 'complete' and '' or data)
   end
 end
@@ -211,7 +178,7 @@ for k = 1, n do
       settled[id] = token .. outcome
       local effect = asks and asks[k] and AGAIN[outcome] and 'cancel' or outcome
       if outcome == 'hold' then
-        held_until = math.max(held_until, (due_time.us(ARGV[i + 3], now)))
+        held_until = math.max(held_until, (due_time.us(ARGV[i + 3])))
       end
       if effect == 'hold' then effect = 'snooze' end
       apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
@@ -230,17 +197,19 @@ if #gone_active == 0 then return reply end
 -- Removes first: a full server lets taken work finish.
 redis.call('ZREM', active, unpack(gone_active))
 if asks then redis.call('ZREM', asked, unpack(gone_active)) end
-if #completed_add > 0 then redis.call('ZADD', completed, unpack(completed_add)) end
-if #failed_add > 0 then redis.call('ZADD', failed, unpack(failed_add)) end
-if #cancelled_add > 0 then redis.call('ZADD', cancelled, unpack(cancelled_add)) end
-for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
-for _, one in ipairs(released) do group.release(sets, unpack(one)) end
-for _, one in ipairs(puts) do group.put(sets, unpack(one)) end
-for _, grp in pairs(touched) do
-  if grp.unbegun then group.put_back(rate_limit, grp, grp.unbegun, now) end
+for kind, set in ipairs({completed, failed, cancelled}) do
+  if #ended[kind] > 0 then redis.call('ZADD', set, unpack(ended[kind])) end
 end
-local turn = next(touched) and group.turns(sets, touched, now)
-if turn and (not earliest or turn < earliest) then earliest = turn end
+for set, add in pairs(due_add) do redis.call('ZADD', set, unpack(add)) end
+if #released > 0 then
+  for _, one in ipairs(released) do group.release(unpack(one)) end
+  for _, one in ipairs(puts) do group.put(unpack(one)) end
+  for _, grp in pairs(group.touched) do
+    if grp.unbegun then group.put_back(grp, grp.unbegun) end
+  end
+  local turn = group.turns()
+  if turn and (not earliest or turn < earliest) then earliest = turn end
+end
 redis.call('HSET', run, unpack(records))
 if #results_add > 0 then redis.call('HSET', results, unpack(results_add)) end
 if #notes_add > 0 then redis.call('HSET', notes, unpack(notes_add)) end
@@ -252,46 +221,26 @@ end
 if counts.crash > 0 then redis.pcall('HINCRBY', meta, 'reclaimed', counts.crash) end
 if counts.retry > 0 then redis.pcall('HINCRBY', meta, 'retried', counts.retry) end
 
-local stores, limit = {jobs, run, results, notes, limits.terms and terms or nil}, n + 64
-local is_kept
-if limits.edges then
-  local ctx = {now = now, book = book, event = event, run_record = run_record,
-    due_time = due_time, constraints = constraints, group = group,
-    touched = {}, dropped = {}, looks = 2 * TELL}
-  deps.tell(sets, ctx, finished, TELL + n)
-  for _, id in ipairs(ctx.dropped) do finished[#finished + 1] = id end
-  if ctx.earliest and (not earliest or ctx.earliest < earliest) then earliest = ctx.earliest end
-  if ctx.more then wakeup.push(wake, '-') end
-  is_kept = function(id) return deps.is_held(sets, ctx, id) end
+if limits.edges then finish.tell(true, finished, TELL + n) else notify_waiters.tell(finished) end
+for outcome, kind in pairs(ENDS) do
+  if counts[outcome] > 0 then
+    redis.pcall('HINCRBY', meta, KIND[outcome], counts[outcome])
+    retention.trim(limits, kind, n + 64)
+  end
 end
-if counts.complete > 0 then
-  redis.pcall('HINCRBY', meta, 'completed', counts.complete)
-  retention.trim(meta, completed, stores, now, limits, 1, limit, is_kept)
+latency.write('r', counted)
+if book then finish.drained('settle') end
+if limits.edges then finish.close() elseif book then event.write() end
+if held_until > now then -- the latest moment holds
+  local before = tonumber(redis.call('HGET', meta, 'held_until')) or 0
+  redis.call('HSET', meta, 'limited', 1, 'held_until', math.max(before, held_until))
 end
-if counts.fail > 0 then
-  redis.pcall('HINCRBY', meta, 'failed', counts.fail)
-  retention.trim(meta, failed, stores, now, limits, 2, limit, is_kept)
+if limits.limited and rate_limit.settled(active, #gone_active, unbegun) then
+  wakeup.push('-')
 end
-if counts.cancel > 0 then
-  redis.pcall('HINCRBY', meta, 'cancelled', counts.cancel)
-  retention.trim(meta, cancelled, stores, now, limits, 3, limit, is_kept,
-    limits.terms and function(ids) dedup_keys.free(unique, terms, ids) end)
-end
-notify_waiters.tell(waiters, now, finished)
-latency.write(minutes, now, 'r', counted)
-if book then
-  event.drained(book, 'settle', active, due)
-  event.write(meta, events, book)
-end
-if held_until > now then rate_limit.hold(meta, held_until) end
-if limits.limited and rate_limit.settled(meta, active, now, #gone_active, unbegun) then
-  wakeup.push(wake, '-')
-end
-if earliest then wakeup.due(wake, keep, earliest, now) end
+if earliest then wakeup.due(earliest) end
 if large.at or limits.over then
-  local stored = {completed = completed, results = results, run = run}
-  local dropped = budget.add(meta, stored, run_record, large.bytes, counts.complete,
-    retention.LARGE, is_kept)
+  local dropped = budget.add(limits.edges, large.bytes, counts.complete)
   if large.at and dropped > 0 then reply[large.at] = 'full' end
 end
 return reply

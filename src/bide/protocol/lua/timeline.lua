@@ -1,20 +1,14 @@
 -- timeline: how many jobs are due, and how many have ended, in stretches of time of one length.
--- @key   meta       reads the clock's offset under test
--- @key   due        counts
--- @key   completed  counts
--- @key   failed     counts
 -- @arg   from       text     +N or -N microseconds from now, or =N; moved back to a whole step
 -- @arg   step_us    integer  how long a stretch is
 -- @arg   count      integer  how many stretches, 240 at most
 -- @reply ok now from overdue later, then per stretch: due completed failed
--- @include clock
 
 local sign, digits = string.match(from, '^([+=-])(%d+)$')
 if not sign or #digits > 16 then return redis.error_reply('BADARG timeline from') end
 if step_us < 1 then return redis.error_reply('BADARG timeline step_us') end
 if count < 1 or count > 240 then return redis.error_reply('BADARG timeline count') end
 
-local now = clock.now(meta)
 local first = tonumber(digits)
 if sign == '+' then first = now + first elseif sign == '-' then first = now - first end
 first = math.max(0, first - first % step_us)

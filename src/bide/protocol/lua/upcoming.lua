@@ -1,12 +1,8 @@
 -- upcoming: what is due next, over all priorities.
--- @key   meta       reads the clock's offset under test
--- @key   due        reads
 -- @arg   within_us  integer  how far to look ahead; 0 for no limit
 -- @arg   count      integer  how many of each priority at most
 -- @reply ok now, then id due, of each priority in due order
--- @include clock
 
-local now = clock.now(meta)
 local last = within_us > 0 and string.format('%.0f', now + within_us) or '+inf'
 local reply = {'ok', now}
 for i = 1, #due do

@@ -1,13 +1,8 @@
 -- upgrade: bring what a queue stores to the next schema, or back by one, a bounded piece at a time.
--- @key   meta     marks the schema
--- @key   run      converts
--- @key   notes    converts
--- @key   results  converts
 -- @arg   target   integer  the schema
 -- @arg   cursor   text     what the last call has returned; 0 to begin
 -- @reply ok cursor changed, where cursor is 0 at the end
 -- @reply cannot schema
--- @include schemas read_budget
 
 local PIECE = 200
 local hashes = {run = run, notes = notes, results = results}

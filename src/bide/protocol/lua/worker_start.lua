@@ -1,5 +1,4 @@
 -- worker_start: return what a worker checks before it serves the queue.
--- @key   meta  reads the kind
 -- @reply ok kind policy, each `-` where there is none, or INFO is denied
 
 local info = redis.pcall('INFO', 'memory')

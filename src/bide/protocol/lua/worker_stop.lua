@@ -1,10 +1,7 @@
 -- worker_stop: ask workers to stop, as a signal would.
--- @key   workers  looks, adds that they are asked, tells them
 -- @rest  worker
 -- @reply ok now, then per worker: ok | gone
 
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
 local reply = {'ok', now}
 for i = rest, #ARGV do
   local known = redis.call('HEXISTS', workers, ARGV[i]) == 1

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from bide.client.url import hide_password
 from bide.model.durations import Duration, to_us
 from bide.model.job import Snapshot
+from bide.model.payload.signing import Seal
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
-from bide.protocol.commands.enqueue import Receipt
-from bide.queue.explain import Reason, explain, explain_calls, explain_dependencies
-from bide.queue.job_view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, not_found
+from bide.queue import loops
+from bide.queue.explain import Read, Reason, explain
+from bide.queue.job_view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView
 
 if TYPE_CHECKING:
     from bide.queue._async.queue import AsyncQueue
@@ -23,15 +25,15 @@ R = TypeVar("R")
 class AsyncJob(JobView[R]):
     """A job; its properties have the values that `await job.refresh()` last read."""
 
-    def __init__(
-        self,
-        queue: AsyncQueue,
-        id: str,
-        receipt: Receipt | None = None,
-        snapshot: Snapshot | None = None,
-    ) -> None:
-        super().__init__(id, receipt, snapshot, queue._pickle_seal)
-        self.queue: Final = queue
+    queue: AsyncQueue
+
+    @property
+    def _seal(self) -> Seal | None:
+        return self.queue._pickle_seal
+
+    @property
+    def _place(self) -> str:
+        return f" in queue {self.queue.name!r} on {hide_password(self.queue.url)}"
 
     async def refresh(self) -> AsyncJob[R]:
         """Read the job again; concurrent reads share round trips.
@@ -39,9 +41,10 @@ class AsyncJob(JobView[R]):
         Raises:
             JobNotFound: the job no longer exists.
         """
-        (snapshot,) = await self.queue._client.share(job_commands.fetch(self.queue.keys, [self.id]))
+        binding = self.queue._binding
+        (snapshot,) = await binding.client.share(job_commands.fetch(binding.keys, [self.id]))
         if snapshot is None:
-            raise not_found(self.id)
+            raise self._not_found()
         self._snapshot = snapshot
         return self
 
@@ -60,8 +63,8 @@ class AsyncJob(JobView[R]):
         seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
         until = None if seconds is None else time.monotonic() + seconds
         watch = job_commands.await_end(self.queue.keys, self.id, ANNOUNCE_US)
-        channel = self.queue.keys["waiters"]
-        async with self.queue._client.waiting_for(channel, self.id) as waiter:
+        waiters = self.queue.keys["waiters"]
+        async with self.queue._client.waiting_for(waiters, self.id) as waiter:
             while (state := await self.queue._client.share(watch)) != "gone":
                 if state not in PENDING and (await self.refresh())._ended():
                     return self._outcome()
@@ -71,7 +74,7 @@ class AsyncJob(JobView[R]):
                     if (await self.refresh())._ended():
                         return self._outcome()
                     raise self._late(seconds or 0)
-        raise not_found(self.id)
+        raise self._not_found()
 
     async def why(self) -> list[Reason]:
         """Return the reasons why the job does not run now; none once it has started.
@@ -80,8 +83,14 @@ class AsyncJob(JobView[R]):
             JobNotFound: the job no longer exists.
         """
         workers = await self.queue.workers()
-        results = await self.queue._client.run_many(explain_calls(self.queue, self.id))
-        return explain(explain_dependencies(self.queue, self, results, workers))
+        keys = self.queue.keys
+        (snapshot,), counts = await self.queue._client.run_many(
+            [job_commands.fetch(keys, [self.id]), job_commands.counts(keys)]
+        )
+        if snapshot is None:
+            raise self._not_found()
+        self._snapshot = snapshot
+        return explain(Read(self.queue.name, snapshot, counts, workers))
 
     async def cancel(self, running: bool = True) -> bool:
         """Cancel the job before it runs; ask a running job to stop; see `Queue.cancel`."""
@@ -122,3 +131,6 @@ class AsyncJob(JobView[R]):
             JobStateError: the job runs.
         """
         return self._removed((await self.queue.delete_many([self.id]))[0])
+
+    def _unread(self) -> Snapshot:
+        return loops.unread(self)

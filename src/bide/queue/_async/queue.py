@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from bide.client import aio, config
-from bide.client.coalesce import PerLoop
 from bide.client.execute import RETRY_FOR
-from bide.errors import BideError
+from bide.errors import BideError, UsageError
 from bide.model.constraints import RunIf
 from bide.model.context import current_job
-from bide.model.dedup import Batch, Folding
+from bide.model.dedup import Batch, DedupPolicy
 from bide.model.durations import Duration, to_us
 from bide.model.events import Event
 from bide.model.ids import new_id
 from bide.model.options import (
     Durability,
-    Kinds,
     OnCrash,
     Options,
     Parents,
@@ -28,7 +26,7 @@ from bide.model.options import (
 )
 from bide.model.payload.serializers import Codec
 from bide.model.retry import Retry
-from bide.model.schedule import Missed
+from bide.model.schedule import Missed, timing_of
 from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -37,34 +35,99 @@ from bide.protocol.commands.enqueue import Prepared, Receipt
 from bide.protocol.commands.jobs import ChangeResult, QueueStats
 from bide.protocol.commands.queues import GroupCounts, WorkerInfo
 from bide.protocol.keys import keys_of
-from bide.queue._async.events import AsyncEventListener, AsyncEvents, stop_all
+from bide.queue import loops
 from bide.queue._async.job import AsyncJob
 from bide.queue._async.schedules import AsyncGroup, AsyncSchedules
+from bide.queue._async.task import AsyncTask, AsyncTaskDecorator
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
-    QueueCore,
+    Exchange,
     checked_callback,
     checked_ids,
     chunks,
-    none_rejected,
     options_only,
-    read_cancel,
+    receipts_of,
     settings_calls,
+    signed,
 )
 from bide.queue.dependencies import by_queue, in_order
-from bide.queue.job_view import not_found
-from bide.queue.pipeline import Batches, CallBatcher
+from bide.queue.event_reader import EventReader
+from bide.queue.loops import AsyncEventListener
+from bide.queue.pipeline import Batches
 from bide.queue.schedules import declaring
-from bide.queue.task import AsyncTask, AsyncTaskDecorator
+from bide.tasks import middleware
 from bide.tasks.middleware import around_sending
 from bide.tasks.task import Function
+
+
+class AsyncEvents(loops.AsyncEventsSide):
+    """An iterator over the events of a queue, from the moment the `async with` is entered."""
+
+    def __init__(self, reader: EventReader, make_client: Callable[[], aio.AsyncClient]) -> None:
+        super().__init__()
+        self._reader = reader
+        self._make_client = make_client
+
+    @property
+    def after(self) -> str:
+        """The id of the last event that was read: `queue.events(after=...)` continues after it."""
+        return self._reader.after
+
+    async def __aenter__(self) -> Self:
+        """Hold the stream open.
+
+        Raises:
+            UsageError: another `async with` holds it open already.
+            BideError: the server cannot be reached, or refuses.
+        """
+        if self._client is not None:
+            raise UsageError("These events are being read already; ask queue.events() for others.")
+        client = self._make_client()
+        try:
+            self._reader.held(await client.run(self._reader.hold()))
+        except BaseException:
+            await client.close()
+            raise
+        self._client = client
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            try:  # a hold with a name expires after ten minutes
+                if self._answers(client) and not self._reader.is_named:
+                    await client.send_last(self._reader.let_go())
+            finally:
+                await client.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        """Wait for the next event and return it. If this is cancelled, the next call returns it.
+
+        Raises:
+            StopAsyncIteration: no event came within the time-out; another call waits again.
+            BideError: the server cannot be reached, or refuses; another call tries again.
+        """
+        reader = self._reader
+        while (event := reader.next()) is None:
+            if reader.is_over():
+                raise StopAsyncIteration
+            client = self._running_client()
+            if reader.needs_renewal:
+                reader.held(await client.run(reader.hold()))
+            elif pause := reader.read(await client.read(reader.stream, reader.after, reader.wait)):
+                await self._pause(pause)
+        return event
+
 
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class AsyncQueue(QueueCore[aio.AsyncClient]):
+class AsyncQueue(loops.AsyncQueueSide):
     """A queue, for code on an event loop; safe to share by loops, in one thread or in several."""
 
     def __init__(
@@ -94,8 +157,6 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
             UsageError: a name, the URL, the serializer or `retry_for` is invalid.
         """
         super().__init__(name, url, prefix, serializer, retry_for)
-        self._listeners: set[AsyncEventListener] = set()
-        self._batchers: PerLoop[dict[Kinds, CallBatcher]] = PerLoop(dict)
 
     @overload
     def task(
@@ -164,20 +225,9 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
         Raises:
             UsageError: an argument is invalid, or the queue has another schedule of this name.
         """
+        timing = timing_of(expression, None, None, tz, start, end, limit)
         decorator: AsyncTaskDecorator = declaring(
-            self,
-            AsyncTask,
-            name,
-            args,
-            kwargs,
-            options,
-            cron=expression,
-            tz=tz,
-            start=start,
-            end=end,
-            limit=limit,
-            missed=missed,
-            jitter=jitter,
+            self, AsyncTask, name, args, kwargs, options, timing, missed, jitter
         )
         return decorator
 
@@ -196,19 +246,9 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
         **options: Unpack[ScheduleOptions],
     ) -> AsyncTaskDecorator:
         """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
+        timing = timing_of(None, interval, None, None, start, end, limit)
         decorator: AsyncTaskDecorator = declaring(
-            self,
-            AsyncTask,
-            name,
-            args,
-            kwargs,
-            options,
-            every=interval,
-            start=start,
-            end=end,
-            limit=limit,
-            missed=missed,
-            jitter=jitter,
+            self, AsyncTask, name, args, kwargs, options, timing, missed, jitter
         )
         return decorator
 
@@ -229,7 +269,7 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
         expires: Duration | datetime | None = None,
         group: str | None = None,
         group_concurrency: int | None = None,
-        unique: Folding | None = None,
+        unique: DedupPolicy | None = None,
         depends_on: Parents | None = None,
         run_if: RunIf | None = None,
         description: str | None = None,
@@ -242,28 +282,7 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
 
         If the function has a parameter with the name of an option, that option is refused here.
         """
-        given = (
-            delay,
-            at,
-            priority,
-            job_id,
-            timeout,
-            retry,
-            retention,
-            durability,
-            on_crash,
-            expires,
-            group,
-            group_concurrency,
-            unique,
-            depends_on,
-            run_if,
-            description,
-            meta,
-            on_success,
-            on_failure,
-        )
-        options = options_only(task, given)
+        options = options_only(task, locals())
         return await self.enqueue_call(task, args, kwargs, **options)
 
     async def enqueue_call(
@@ -295,7 +314,7 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
             DurabilityTimeout: the job was added, but its `durability` was not confirmed within
                 3 s. A retry with `job_id=` is safe here too.
         """
-        with around_sending(self.name, None):
+        with around_sending(self.name, None) if middleware.in_use else middleware.NOT_AROUND:
             jobs = await self._send([self.prepare(task, args, kwargs, **options)])
         return jobs[0]
 
@@ -314,12 +333,7 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
         it gave before are added. If bide raises, the error's `left` holds the jobs that may or may
         not have been added: enqueueing them again is safe.
         """
-        batches = Batches(jobs, durability)
-        added: list[AsyncJob[Any]] = []
-        for batch in batches:
-            with batches.sending(batch), around_sending(self.name, batch):
-                added += await self._send(batch)
-        return added
+        return await loops.add_batches(self, Batches(jobs, durability))
 
     async def batch(
         self,
@@ -332,25 +346,68 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
         max_size: int = 100,
         **options: Unpack[Options],
     ) -> AsyncJob[Any]:
-        """Add an item to a batch; see `Queue.batch`."""
+        """Add an item to a batch; one job calls `into` with the list of items, in order of arrival.
+
+        The job is due as soon as one of `quiet`, `max_wait` and `max_size` is reached, or when its
+        items take 1 MB.
+
+        Args:
+            key: items with the same key and task share a batch.
+            item: a value that the serializer can encode, like an argument.
+            into: the task. Each item is converted to the annotated item type of its list.
+            quiet: time without a new item.
+            max_wait: time since the first item; None for no limit.
+            max_size: number of items, at most 10,000.
+            options: see `bide.Options`; the options of the first item apply to the job.
+
+        Returns:
+            The job that holds the item; its `enqueue_result` is `"created"` or `"batched"`.
+
+        Raises:
+            BideError: as for `enqueue_call`.
+        """
         policy = Batch(quiet, max_wait, max_size, key)
         return await self.enqueue_call(into, (item,), **(options | {"unique": policy}))
 
     async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
         """Add jobs, or items of data, without middlewares."""
         binding = self._binding
-        jobs = self._signed(jobs, binding)
+        if binding.seal.keyring is not None:
+            jobs = signed(jobs, binding.seal)
         if (fake_server := binding.fake_server) is not None:
             taken = await fake_server.enqueue_async(binding.keys, jobs)
             return [AsyncJob(self, r.id, receipt=r, snapshot=s) for r, s in taken]
-        # One batcher for each set of durabilities: no call waits for what only others ask for.
-        batchers, kinds = self._batchers.current, enqueue_commands.wanted(jobs)
-        batcher = batchers.get(kinds)
-        if batcher is None:
-            batcher = batchers[kinds] = CallBatcher(self._attempt_enqueue)
-        receipts = await batcher.add(jobs)
-        none_rejected(receipts, jobs)
-        return [AsyncJob(self, r.id, receipt=r) for r in receipts]
+        return self._added(await self._attempt_shared(jobs), jobs)
+
+    async def _attempt(
+        self, jobs: Sequence[Prepared], exchanges: Iterator[Exchange] | None = None
+    ) -> list[Receipt | BideError]:
+        """Add jobs up to the end of the first round trip in which a job failed.
+
+        Args:
+            jobs: signed.
+            exchanges: the round trips that add them, if they were prepared.
+
+        Returns:
+            A receipt or an error for each job. If the server did not answer, that error stands for
+            all remaining jobs.
+        """
+        receipts: list[Receipt | BideError] = []
+        for exchange in exchanges or self._pipeline(jobs, self._binding):
+            client = exchange.binding.client
+            try:
+                replies = await client.attempt_many(exchange.commands)
+            except BideError as error:
+                return [*receipts, *[error] * (len(jobs) - len(receipts))]
+            if not exchange.read(replies, receipts):
+                break
+        return receipts
+
+    def _added(
+        self, replies: Sequence[Receipt | BideError], jobs: Sequence[Prepared]
+    ) -> list[AsyncJob[Any]]:
+        """Return the jobs that were added; raises as `receipts_of`."""
+        return [AsyncJob(self, r.id, receipt=r) for r in receipts_of(replies, jobs)]
 
     async def fetch(self, id: str) -> AsyncJob[Any]:
         """Return the job with this id, in its present state.
@@ -358,10 +415,9 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
         Raises:
             JobNotFound: the job never existed, or no longer exists.
         """
-        job = (await self.fetch_many([id]))[0]
-        if job is None:
-            raise not_found(id)
-        return job
+        checked_ids([id])
+        job: AsyncJob[Any] = AsyncJob(self, id)
+        return await job.refresh()
 
     async def fetch_many(self, ids: Sequence[str]) -> list[AsyncJob[Any] | None]:
         """Return jobs by id in one round trip; None for a job that does not exist."""
@@ -407,7 +463,20 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
             async with queue.events(kinds=("failed", "reclaimed")) as events:
                 async for event in events: ...
 
-        Arguments and errors as for `Queue.events`.
+        The server keeps events only while there is a listener, and 10,000 at most. If events were
+        lost, an event of kind `gap` reports it, even if `kinds` does not name `gap`.
+
+        Args:
+            name: the listener's name. The server keeps events for ten minutes after the last read
+                of this name, so that the listener can return with `after=`. Without a name, the
+                server keeps them while the context lasts.
+            after: the `id` of the last event that you have read; None for new events only.
+            kinds: one or several of `bide.model.job.EVENTS`; None for all.
+            job_id: the id of one or several jobs; None for all.
+            timeout: end the iteration after this long without an event; None for no limit.
+
+        Raises:
+            UsageError: a kind does not exist, or an id, a name or the time-out is invalid.
         """
         reader = self._make_reader(name, after, kinds, job_id, timeout)
         binding = self._binding
@@ -424,7 +493,19 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
     ) -> AsyncEventListener:
         """Call a function with each event of the queue from now on, in a task of its own.
 
-        Arguments and errors as for `Queue.on`. A coroutine function is awaited.
+        A coroutine function is awaited. If the function raises, the error is logged. The listener
+        runs until its `stop()` or the queue's `close()` is called.
+
+        Args:
+            kinds: one or several of `bide.model.job.EVENTS`.
+            callback: takes the `Event`.
+            name: the listener's name, as for `events`.
+            after: the `id` of the last event that you have read; None for new events only.
+            job_id: the id of one or several jobs; None for all.
+
+        Raises:
+            UsageError: as for `events`, or the callback is not a function.
+            BideError: the server cannot be reached, or refuses.
         """
         wanted = checked_callback(kinds, callback)
         events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
@@ -443,7 +524,10 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
             True if the job is cancelled, now or before, or was asked to stop. False if it ended in
             another way, does not exist, or runs and `running=False`.
         """
-        return read_cancel(await self.cancel_many([id], running))
+        binding = self._binding
+        command = job_commands.cancel(binding.keys, checked_ids([id]), running)
+        (word,) = await binding.client.run(command)
+        return word in ("ok", "asked", "cancelled")  # by this call, or an earlier retry
 
     async def cancel_many(self, ids: Sequence[str], running: bool = True) -> list[str]:
         """Cancel many jobs; return for each `ok`, `asked`, its state, or `gone`."""
@@ -533,8 +617,8 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
             home, parents = self.name, (await self.fetch(id)).parents
         read = {}
         for name, ids in by_queue(home, parents).items():
-            keys = keys_of(name, self.prefix)
-            pages = await self._client.run_many(job_commands.fetch_many(keys, ids))
+            fetches = job_commands.fetch_many(keys_of(name, self.prefix), ids)
+            pages = await self._client.run_many(fetches)
             read[name] = [snapshot for page in pages for snapshot in page]
         return [
             AsyncJob(self._beside(name), snapshot.id, snapshot=snapshot)
@@ -556,40 +640,14 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
 
         The event listeners of this loop stop. The next call opens new connections.
         """
-        await stop_all(self._listeners)
-        for batcher in self._batchers.current.values():
-            await batcher.settled()
+        await self._wind_up()
         await self._binding.made.close()
-
-    async def _attempt_enqueue(self, jobs: Sequence[Prepared]) -> list[Receipt | BideError]:
-        """Add jobs up to the end of the first round trip in which a job failed.
-
-        Returns:
-            A receipt or an error for each job. If the server did not answer, that error stands for
-            all remaining jobs.
-        """
-        receipts: list[Receipt | BideError] = []
-        binding = self._binding
-        for exchange in self._pipeline(jobs, binding):
-            try:
-                came = exchange.read(await binding.client.attempt_many(exchange.commands))
-            except BideError as error:
-                return [*receipts, *[error] * (len(jobs) - len(receipts))]
-            receipts += came
-            if any(isinstance(one, BideError) for one in came):
-                break
-        return receipts
 
     def _make_client(self, url: str, clock: str) -> aio.AsyncClient:
         fake_server: FakeServer | None = config.overridden().fake_server
         if fake_server is not None:
             return fake_server.awaited(self.name)
         return aio.AsyncClient(url, retry_for=self._retry_for, clock=clock)
-
-    def _leave(self, client: aio.AsyncClient) -> None:
-        for listener in [*self._listeners]:
-            listener.abandon()
-        client.abandon()
 
     async def _run(self, command: Command[T]) -> T:
         return await self._client.run(command)
@@ -598,7 +656,6 @@ class AsyncQueue(QueueCore[aio.AsyncClient]):
         return [moved.result for page in await self._client.run_many(commands) for moved in page]
 
     def _beside(self, name: str) -> AsyncQueue:
-        """Return another queue of this server by its name."""
         if name == self.name:
             return self
         return type(self)(

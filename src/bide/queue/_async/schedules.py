@@ -1,4 +1,4 @@
-"""The groups of a queue, for code on an event loop."""
+"""The groups and the schedules of a queue, for code on an event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from bide.model.durations import Duration
 from bide.model.ids import check_name, new_id
 from bide.model.options import GroupSettings, ScheduleOptions
-from bide.model.schedule import Missed, Schedule, check_schedule_name, id_of
+from bide.model.schedule import Missed, Schedule, check_schedule_name, id_of, timing_of
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as ops
 from bide.protocol.commands.queues import GroupCounts
@@ -85,25 +85,41 @@ class AsyncSchedules:
         jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Set a schedule; arguments and errors as for `Schedules.upsert`."""
+        """Create a schedule, or change the schedule of this name.
+
+        If its times do not change, an existing schedule keeps its next time and its count, so a
+        program can set its schedules at each start. If they change, the schedule starts again
+        from zero. Times that have already passed do not fire.
+
+        Args:
+            name: the schedule's name, at most 100 bytes.
+            task: the task of its jobs, as for `enqueue_call`.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            cron: an expression of five fields, such as `"0 9 * * 1-5"`.
+            every: an interval of 10 ms or more. The first time is `start`, or one interval from
+                now.
+            at: a list of at most 100 moments.
+            tz: the time zone of `cron`, such as `"Europe/Paris"`; UTC by default.
+            start: the schedule does not fire before this moment.
+            end: the schedule does not fire after this moment.
+            limit: maximum number of times that it fires.
+            missed: what happens with times that passed while no worker was running. `"once"` fires
+                the last of them, `"all"` fires each of them, `"skip"` fires only those of the last
+                minute.
+            jitter: maximum time by which a job is due after its time. The schedule's name and the
+                time determine the actual value.
+            options: options of its jobs, see `bide.ScheduleOptions`.
+
+        Raises:
+            UsageError: an argument is invalid: none or two of `cron`, `every` and `at` are given,
+                the expression never fires, or this is a delay queue.
+            PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
+            ServerFull: the server has reached its memory limit; nothing was changed.
+        """
         binding = self._queue._binding
-        planned = plan(
-            self._queue,
-            name,
-            task,
-            args,
-            kwargs,
-            options,
-            cron=cron,
-            every=every,
-            at=at,
-            tz=tz,
-            start=start,
-            end=end,
-            limit=limit,
-            missed=missed,
-            jitter=jitter,
-        )
+        timing = timing_of(cron, every, at, tz, start, end, limit)
+        planned = plan(self._queue, name, task, args, kwargs, options, timing, missed, jitter)
         draft = planned.draft(binding.keys, binding.seal)
         reply = await binding.client.run(ops.set_schedule(binding.keys, draft))
         if binding.makes_known:
@@ -137,8 +153,12 @@ class AsyncSchedules:
     async def run(self, name: str) -> AsyncJob[Any]:
         """Enqueue a job of a schedule now, even if it is paused; its own times do not change.
 
+        If its jobs are `unique`, another job may hold the key. Then this returns that job, whose
+        `enqueue_result` says so.
+
         Raises:
             ScheduleNotFound: it does not exist.
+            DuplicateJob: another job holds the key, and `unique` says to reject.
         """
         id = id_of(check_schedule_name(name), new_id())
         receipt = await self._queue._run(ops.run_schedule(self._queue.keys, name, id))

@@ -1,40 +1,27 @@
-"""Items as users hold them, and the steps of a delay queue.
-
-The steps are generators. `DelayQueue` and `AsyncDelayQueue` do the I/O for what they yield:
-
-    Send(commands)          make one round trip; answer with the results, a `BideError` for each
-                            command that failed
-    WaitForWakeUp(until)    wait for a wake-up message, at most until then; answer with the name of
-                            its sender, None, or CLOSED if the delay queue was closed meanwhile
-    CloseListener()         stop listening; answer whether a message had arrived meanwhile
-
-A generator may be closed at any of these: the next call finds and completes what it left undone.
-"""
+"""Items as users hold them, and the arguments of delay queues, without I/O."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
-from bide.errors import BideError, UsageError
-from bide.model.context import Fail
+from bide.errors import UsageError
 from bide.model.durations import Duration, from_us, to_us
-from bide.model.ids import short_id
+from bide.model.ids import check_name, new_id, short_id
 from bide.model.job import Claimed, Snapshot, State
-from bide.model.options import Durability
-from bide.model.payload.body import ErrorInfo, decode_item, encode_error, is_item
-from bide.protocol.command import Command
-from bide.protocol.commands import enqueue as enqueue_commands
+from bide.model.limits import Retention
+from bide.model.options import Durability, check_durability
+from bide.model.payload.body import ErrorInfo, decode_item, encode_item, is_item
 from bide.protocol.commands import worker as worker_commands
+from bide.protocol.commands.enqueue import Prepared, when
 from bide.protocol.commands.worker import Outcome
+from bide.protocol.keys import DEFAULT_PRIORITY
 from bide.queue.binding import ServerBinding
+from bide.queue.core import checked_ids
 
 if TYPE_CHECKING:
-    from bide.queue.delay._async import AsyncDelayQueue
-    from bide.queue.delay._sync import DelayQueue
     from bide.queue.job_view import JobView
 
 I = TypeVar("I", bound="ItemCore")  # noqa: E741 - an item
@@ -110,152 +97,6 @@ class ItemCore:
         return f"<{type(self).__name__} {short_id(self.id)} {self.data!r}>"
 
 
-class Item(ItemCore):
-    """An item under a lease, for code that blocks.
-
-    A `with item:` block acks it at its end, unless it was answered in the block. After an exception
-    the item returns to the queue, which counts as an attempt.
-    """
-
-    def __init__(self, delay_queue: DelayQueue, claimed: Claimed, data: Any, lease_us: int) -> None:
-        super().__init__(claimed, data, lease_us)
-        self._delay_queue = delay_queue
-
-    def __enter__(self) -> Item:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self.answer is not None:
-            return
-        if error is None:
-            self.ack()
-        else:
-            self._delay_queue._return(self, error)
-
-    def ack(self) -> bool:
-        """Report that the item is done, which removes it.
-
-        Returns:
-            False if its lease had ended and another consumer took it: the item is, or was,
-            delivered twice.
-
-        Raises:
-            UsageError: the item already has another answer.
-        """
-        return self._delay_queue._answer([self], "complete")[0]
-
-    def nack(self, delay: Duration | None = None, at: datetime | None = None) -> bool:
-        """Return the item to the queue: it is due at once, after a delay, or at a moment.
-
-        Returns:
-            False if its lease had ended and another consumer took it.
-
-        Raises:
-            UsageError: the item already has another answer, or the delay is invalid.
-        """
-        return self._delay_queue._answer([self], "retry", enqueue_commands.when(delay, at))[0]
-
-    def fail(self, reason: str = "Its consumer said that it has failed.") -> bool:
-        """Fail the item: it is not delivered again, but kept as failed, for `retry`.
-
-        Returns:
-            False if its lease had ended and another consumer took it.
-
-        Raises:
-            UsageError: the item already has another answer.
-        """
-        return self._delay_queue._answer([self], "fail", data=encode_error(Fail(reason)))[0]
-
-    def extend(self, lease: Duration | None = None) -> bool:
-        """Renew the lease from now; without `lease`, for the duration of the `take`.
-
-        Returns:
-            False if its lease had ended and another consumer took it: further work on the item is
-            done twice.
-        """
-        return self._delay_queue._extend([self], lease)[0]
-
-
-class AsyncItem(ItemCore):
-    """An item under a lease, for code on an event loop.
-
-    An `async with item:` block acks it at its end, unless it was answered in the block. After an
-    exception the item returns to the queue, which counts as an attempt.
-    """
-
-    def __init__(
-        self, delay_queue: AsyncDelayQueue, claimed: Claimed, data: Any, lease_us: int
-    ) -> None:
-        super().__init__(claimed, data, lease_us)
-        self._delay_queue = delay_queue
-
-    async def __aenter__(self) -> AsyncItem:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self.answer is not None:
-            return
-        if error is None:
-            await self.ack()
-        else:
-            await self._delay_queue._return(self, error)
-
-    async def ack(self) -> bool:
-        """Report that the item is done, which removes it.
-
-        Returns:
-            False if its lease had ended and another consumer took it: the item is, or was,
-            delivered twice.
-
-        Raises:
-            UsageError: the item already has another answer.
-        """
-        return (await self._delay_queue._answer([self], "complete"))[0]
-
-    async def nack(self, delay: Duration | None = None, at: datetime | None = None) -> bool:
-        """Return the item to the queue: it is due at once, after a delay, or at a moment.
-
-        Returns:
-            False if its lease had ended and another consumer took it.
-
-        Raises:
-            UsageError: the item already has another answer, or the delay is invalid.
-        """
-        return (await self._delay_queue._answer([self], "retry", enqueue_commands.when(delay, at)))[
-            0
-        ]
-
-    async def fail(self, reason: str = "Its consumer said that it has failed.") -> bool:
-        """Fail the item: it is not delivered again, but kept as failed, for `retry`.
-
-        Returns:
-            False if its lease had ended and another consumer took it.
-
-        Raises:
-            UsageError: the item already has another answer.
-        """
-        return (await self._delay_queue._answer([self], "fail", data=encode_error(Fail(reason))))[0]
-
-    async def extend(self, lease: Duration | None = None) -> bool:
-        """Renew the lease from now; without `lease`, for the duration of the `take`.
-
-        Returns:
-            False if its lease had ended and another consumer took it: further work on the item is
-            done twice.
-        """
-        return (await self._delay_queue._extend([self], lease))[0]
-
-
 class Batch(Sequence[I], Generic[I]):
     """The items of one `take`, in the order in which they were due."""
 
@@ -284,102 +125,22 @@ class Batch(Sequence[I], Generic[I]):
         return [item for item in self._items if item.answer is None]
 
 
-class Items(Batch[Item]):
-    """The items of one `take`; each method answers all of them in one round trip."""
-
-    def __init__(self, delay_queue: DelayQueue, items: Sequence[Item]) -> None:
-        super().__init__(items)
-        self._delay_queue = delay_queue
-
-    def ack(self) -> bool:
-        """Ack all unanswered items; return whether all answers counted."""
-        return all(self._delay_queue._answer(self.unanswered, "complete"))
-
-    def nack(self, delay: Duration | None = None, at: datetime | None = None) -> bool:
-        """Nack all unanswered items; return whether all answers counted."""
-        return all(
-            self._delay_queue._answer(self.unanswered, "retry", enqueue_commands.when(delay, at))
-        )
-
-    def extend(self, lease: Duration | None = None) -> bool:
-        """Renew the leases of all unanswered items; return whether all are still held."""
-        return all(self._delay_queue._extend(self.unanswered, lease))
-
-
-class AsyncItems(Batch[AsyncItem]):
-    """The items of one `take`; each method answers all of them in one round trip."""
-
-    def __init__(self, delay_queue: AsyncDelayQueue, items: Sequence[AsyncItem]) -> None:
-        super().__init__(items)
-        self._delay_queue = delay_queue
-
-    async def ack(self) -> bool:
-        """Ack all unanswered items; return whether all answers counted."""
-        return all(await self._delay_queue._answer(self.unanswered, "complete"))
-
-    async def nack(self, delay: Duration | None = None, at: datetime | None = None) -> bool:
-        """Nack all unanswered items; return whether all answers counted."""
-        return all(
-            await self._delay_queue._answer(
-                self.unanswered, "retry", enqueue_commands.when(delay, at)
-            )
-        )
-
-    async def extend(self, lease: Duration | None = None) -> bool:
-        """Renew the leases of all unanswered items; return whether all are still held."""
-        return all(await self._delay_queue._extend(self.unanswered, lease))
-
-
-T = TypeVar("T")
-
-CLOSED: Final = "(closed)"
-"""The answer to `WaitForWakeUp` after `close`; no session has this name."""
-
-
-class Send(NamedTuple):
-    """Run these commands in one round trip."""
-
-    commands: Sequence[Command[Any]]
-
-
-class WaitForWakeUp(NamedTuple):
-    """Wait for a wake-up message."""
-
-    until: float
-    """By `time.monotonic()`."""
-
-
-class CloseListener(NamedTuple):
-    """Stop listening for wake-up messages."""
-
-
-Steps = Generator[Send | WaitForWakeUp | CloseListener, Any, T]
-
-
-def ask(command: Command[T]) -> Steps[T]:
-    """Run one command.
-
-    Raises:
-        BideError: the command failed.
-    """
-    (result,) = yield from ask_all([command])
-    return result  # type: ignore[no-any-return]
-
-
-def ask_all(commands: Sequence[Command[Any]]) -> Steps[list[Any]]:
-    """Run commands in one round trip.
-
-    Raises:
-        BideError: a command failed; this is the first error. The other commands have run.
-    """
-    results: list[Any] = (yield Send(commands)) if commands else []
-    for result in results:
-        if isinstance(result, BideError):
-            raise result
-    return results
-
-
 C = TypeVar("C")
+
+RETENTION: Final = Retention(completed=0, cancelled=0)
+"""Taken items are not kept, except for 15 s, so that a repeated call finds what it took."""
+
+ANSWERS: Final[dict[str | None, str]] = {
+    "complete": "ack",
+    "retry": "nack",
+    "fail": "fail",
+    "release": "given back",
+}
+"""How items are answered, in the words of users."""
+
+FIRST_DELAY, LONGEST_DELAY = 1_000_000, 300_000_000
+"""Microseconds before an item that `each` went past comes again: the first, and the longest after
+doubling."""
 
 LEASE: Final = 30.0
 """Seconds for which an item is held, unless its consumer says otherwise."""
@@ -430,6 +191,11 @@ def checked_lease(lease: Duration) -> int:
     return lease_us
 
 
+def delay_after(attempt: int) -> int:
+    """Return the microseconds before an item that `each` went past comes again."""
+    return min(FIRST_DELAY << min(attempt - 1, 20), LONGEST_DELAY)
+
+
 def usable(binding: ServerBinding[C]) -> ServerBinding[C]:
     """Return the binding if it has a server.
 
@@ -442,3 +208,27 @@ def usable(binding: ServerBinding[C]) -> ServerBinding[C]:
             "fixture `bide_test`, or bide.testing.start()."
         )
     return binding
+
+
+def prepare_items(
+    data: Iterable[Any],
+    delay: Duration | None,
+    at: datetime | None,
+    ids: Any,
+    durability: Durability | None,
+) -> list[Prepared]:
+    """Prepare data for a push; arguments and errors as for `push_many`."""
+    if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
+        raise UsageError(
+            f"push_many wants a list of what is to be pushed, not {type(data).__name__}; "
+            "push(...) pushes one."
+        )
+    due, checked = when(delay, at), check_durability(durability)
+    bodies = [encode_item(one) for one in data]
+    given = [new_id() for _ in bodies] if ids is None else checked_ids(ids)
+    if len(given) != len(bodies):
+        raise UsageError(f"There are {len(bodies)} data and {len(given)} ids; give one each.")
+    return [
+        Prepared(check_name(id, "id"), due, DEFAULT_PRIORITY, body, checked)
+        for id, body in zip(given, bodies, strict=True)
+    ]

@@ -1,9 +1,6 @@
-"""Consumer sessions: the names under which a process takes items, and the items that it has.
+"""The claim sessions of a process that takes items, and the items that it has.
 
-The server remembers the last call of each consumer name, so a call whose reply was lost can be sent
-again. It remembers one call for each name. So concurrent calls, in threads or tasks, need different
-names. A session is such a name with its number of calls; each call uses a free session.
-
+Concurrent calls, in threads or tasks, need different sessions, so each call uses a free one.
 Sessions belong to one process: a forked child starts with none, otherwise parent and child would
 hand out the same items.
 """
@@ -15,10 +12,11 @@ import secrets
 import socket
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
-from bide.errors import PayloadError, UsageError
+from bide.errors import PayloadError, ServerRefused, UsageError
 from bide.logs import Log
 from bide.model.ids import short_id
 from bide.model.job import Claimed
@@ -26,53 +24,9 @@ from bide.model.payload.body import decode_item, encode_error, is_item
 from bide.model.payload.signing import Seal
 from bide.protocol.command import Command
 from bide.protocol.commands import worker as worker_commands
-from bide.protocol.commands.worker import Claim, Popped, Settle
+from bide.protocol.commands.worker import Claim, ClaimSession, Kind, Popped, Settle
 from bide.protocol.keys import Keys
-from bide.queue.delay.items import ItemCore, Steps, ask_all
-
-Kind = Literal["claim", "pop"]
-
-
-class ConsumerSession:
-    """A consumer name and its latest call; one call at a time."""
-
-    def __init__(self) -> None:
-        self.pid: Final = os.getpid()
-        self.name: Final = f"{socket.gethostname()}.{self.pid}.{secrets.token_hex(3)}"
-        self.pending_reply: Kind | None = None
-        """The kind of a call whose reply has not been read: it may have taken items."""
-        self.is_timekeeper = False
-        """Whether the server relies on this session to claim again at the next due time."""
-        self._seq = 1
-        self._echoed = False
-
-    def claim(self, keys: Keys, count: int, lease_us: int, busy: int, arm: int) -> Command[Claim]:
-        """Return the next claim; it has the same number until `answered` is called."""
-        self.pending_reply, self.is_timekeeper = "claim", arm > 0
-        return worker_commands.claim(keys, self.name, self._seq, count, lease_us, busy, arm)
-
-    def pop(self, keys: Keys, count: int, previous_us: int) -> Command[Popped]:
-        """Return the next pop; it has the same number until `answered` is called."""
-        self.pending_reply = "pop"
-        return worker_commands.pop(keys, self.name, self._seq, count, previous_us)
-
-    def answered(self) -> None:
-        """Note that the reply to the latest call was read."""
-        self._seq += 1
-        self.pending_reply = None
-
-    def is_news(self, caller: str) -> bool:
-        """Whether a wake-up message is a reason to claim again.
-
-        A session pushes a message to find a second timekeeper, and may read that message itself.
-        Then it claims again. If it reads its own message twice in a row, there is no other
-        consumer.
-        """
-        if caller == self.name and self._echoed:
-            self._echoed = False
-            return False
-        self._echoed = caller == self.name
-        return True
+from bide.queue.delay.items import ItemCore
 
 
 class ConsumerSessions:
@@ -84,108 +38,96 @@ class ConsumerSessions:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._free: list[ConsumerSession] = []
+        self._free: list[ClaimSession] = []
         self._left_over: deque[Any] = deque()
         self._unclaimed: list[Claimed] = []
         self._held = 0
 
-    def _check_process(self) -> None:
-        """Start with no sessions and no items after a fork: they belong to the parent."""
-        if self._pid != os.getpid():
-            self._begin()
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Hold the lock; after a fork, start with no sessions and no items: those of the parent."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._begin()
+            yield
 
     @property
     def held(self) -> int:
         """The number of items that the consumers of this process hold."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             return self._held
 
     def hold(self, items: Sequence[ItemCore]) -> None:
         """Count items that were handed out under a lease."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             self._held += len(items)
 
     def let_go(self, items: Sequence[ItemCore]) -> list[ItemCore]:
         """Stop counting items; return those that this process held, not its parent."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             mine = [item for item in items if item.pid == self._pid]
             self._held -= len(mine)
             return mine
 
     def take_left_over(self, count: int) -> list[Any]:
         """Return up to `count` data that an earlier call popped and did not hand out."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             left = self._left_over
             return [left.popleft() for _ in range(min(count, len(left)))]
 
     def leave_over(self, data: Sequence[Any]) -> None:
         """Keep popped data for the next call."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             self._left_over.extend(data)
 
     @property
     def has_unclaimed(self) -> bool:
         """Whether there are claimed items to return to the queue."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             return bool(self._unclaimed)
 
     def take_unclaimed(self) -> list[Claimed]:
         """Remove and return the items that cancelled calls claimed and did not hand out."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             taken, self._unclaimed = self._unclaimed, []
             return taken
 
     def keep_unclaimed(self, jobs: Sequence[Claimed]) -> None:
         """Keep claimed items until they can be returned to the queue."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             self._unclaimed += jobs
 
-    def take(self, kind: Kind) -> ConsumerSession:
+    def take(self, kind: Kind) -> ClaimSession:
         """Take a free session: one with a pending reply of this kind, otherwise one with none.
 
         The caller owns it until `put`.
         """
-        with self._lock:
-            self._check_process()
-            for pending_reply in (kind, None):
+        with self._ours():
+            for pending in (kind, None):
                 for i, session in enumerate(self._free):
-                    if session.pending_reply == pending_reply:
+                    if session.pending == pending:
                         return self._free.pop(i)
-        return ConsumerSession()
+        return ClaimSession(f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(3)}")
 
-    def put(self, session: ConsumerSession) -> None:
+    def put(self, session: ClaimSession) -> None:
         """Return a session for other calls."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             if session.pid == self._pid:
                 self._free.append(session)
 
-    def take_all(self) -> list[ConsumerSession]:
+    def take_all(self) -> list[ClaimSession]:
         """Take all free sessions."""
-        with self._lock:
-            self._check_process()
+        with self._ours():
             taken, self._free = self._free, []
         return taken
 
-    def take_unfinished(self) -> list[ConsumerSession]:
+    def take_unfinished(self) -> list[ClaimSession]:
         """Take the free sessions that may hold unread items, or that the server relies on."""
         taken = self.take_all()
         for session in taken:
-            if session.pending_reply != "claim" and not session.is_timekeeper:
+            if session.pending != "claim" and not session.is_timekeeper:
                 self.put(session)
-        return [
-            session
-            for session in taken
-            if session.pending_reply == "claim" or session.is_timekeeper
-        ]
+        return [session for session in taken if session.pending == "claim" or session.is_timekeeper]
 
 
 log = Log("bide.queue.delay")
@@ -224,7 +166,7 @@ def check_reply(seal: Seal, reply: Claim, count: int) -> CheckedReply:
             data = decode_item(job.body)
         except PayloadError as error:
             log.warning("queue %s: item %s has failed: %s", keys.queue, short_id(job.id), error)
-            found.settles.append(Settle(job.id, job.token, "fail", "", encode_error(error)))
+            found.settles.append(Settle(job.id, job.token, "fail", data=encode_error(error)))
             continue
         if len(found.items) < count:
             found.items.append((job, data))
@@ -245,7 +187,7 @@ def decide(
         return [release(job) for job in not_data], _astray(keys)
     failing, rest = not_data[:MOST_REFUSED], not_data[MOST_REFUSED:]
     _warn(keys, len(failing))
-    settles = [Settle(job.id, job.token, "fail", "", _refusal(job)) for job in failing]
+    settles = [Settle(job.id, job.token, "fail", data=_refusal(job)) for job in failing]
     settles += [release(job) for job in rest]
     crowd = not has_items and len(failing) == MOST_REFUSED
     return settles, _crowd(keys) if crowd else None
@@ -308,14 +250,24 @@ def release(job: Claimed) -> Settle:
     return Settle(job.id, job.token, "release")
 
 
-def settle_all(keys: Keys, settles: Sequence[Settle]) -> Steps[list[worker_commands.Verdict]]:
-    """Apply any number of outcomes; return a verdict for each."""
+def settles_of(keys: Keys, settles: Sequence[Settle]) -> list[Command[Any]]:
+    """Return the calls that apply any number of outcomes."""
     commands: list[Command[Any]] = []
     while settles:
         size = worker_commands.fitting(settles)
         commands.append(worker_commands.settle(keys, settles[:size]))
         settles = settles[size:]
-    return [verdict for verdicts in (yield from ask_all(commands)) for verdict in verdicts]
+    return commands
+
+
+def check_stale(reply: Claim | Popped) -> None:
+    """Refuse a reply without items to a call that was not the session's latest.
+
+    Raises:
+        ServerRefused: the server has seen a later one.
+    """
+    if reply.stale:
+        raise ServerRefused("The server has seen a later call of this consumer.")
 
 
 def decoded(seal: Seal, reply: Popped) -> tuple[list[Any], list[Refused]]:
@@ -332,11 +284,10 @@ def decoded(seal: Seal, reply: Popped) -> tuple[list[Any], list[Refused]]:
     return data, refused
 
 
-def refuse_all(keys: Keys, refused: Sequence[Refused]) -> Steps[None]:
-    """Fail popped items that cannot be handed out; they stay unchanged, for `retry`."""
+def refusals(keys: Keys, refused: Sequence[Refused]) -> list[Command[Any]]:
+    """Return the calls that fail popped items; these stay unchanged, for `retry`."""
     size = worker_commands.MAX_NOTED
-    commands = [
+    return [
         worker_commands.reject_items(keys, refused[i : i + size])
         for i in range(0, len(refused), size)
     ]
-    yield from ask_all(commands)

@@ -13,13 +13,14 @@ from bide.errors import UsageError
 from bide.model.durations import to_bytes
 from bide.model.payload.signing import Keyring
 from bide.tasks.task import TaskRegistry, registering_modules
+from bide.worker.executors.base import Executor
 from bide.worker.executors.local import LocalExecutor
 from bide.worker.executors.processes import ProcessExecutor
 from bide.worker.processes.ipc import Setting
 from bide.worker.processes.pool import ProcessPool
 
-Executor = Literal["auto", "async", "thread", "process", "fork"]
-EXECUTORS: Final[tuple[str, ...]] = get_args(Executor)
+ExecutorKind = Literal["auto", "async", "thread", "process", "fork"]
+EXECUTORS: Final[tuple[str, ...]] = get_args(ExecutorKind)
 
 CONCURRENCY: Final = 100
 """Default number of jobs at the same time, if they do not run in processes."""
@@ -28,14 +29,14 @@ CONCURRENCY: Final = 100
 class Limits(NamedTuple):
     """The executor, how many jobs run at the same time, and when a process is replaced."""
 
-    executor: Executor
+    executor: ExecutorKind
     concurrency: int
     max_jobs: int | None
     max_rss: int | None
     """Bytes."""
 
 
-def uses_processes(executor: Executor) -> bool:
+def uses_processes(executor: ExecutorKind) -> bool:
     """Whether this executor runs jobs in child processes."""
     return executor in ("process", "fork")
 
@@ -48,7 +49,7 @@ def processors() -> int:
 
 
 def check_limits(
-    executor: Executor, concurrency: int | None, max_jobs: int | None, max_rss: int | str | None
+    executor: ExecutorKind, concurrency: int | None, max_jobs: int | None, max_rss: int | str | None
 ) -> Limits:
     """Check the options of a worker, and fill in the defaults.
 
@@ -83,19 +84,8 @@ def make_executor(
     keyring: Keyring | None,
     root: str,
     changed: Callable[[], None],
-) -> LocalExecutor | ProcessExecutor:
-    """Create the executor of a worker, in the event loop that will receive the outcomes.
-
-    Args:
-        worker: the worker's name.
-        limits: its executor, and how many jobs it may run.
-        served: the tasks that it runs in its own process.
-        modules: the modules that children import.
-        pickled: the queues whose pickled arguments are read.
-        keyring: keys that check signatures.
-        root: the prefix of all keys.
-        changed: called when there is something to send.
-    """
+) -> Executor:
+    """Create the executor of a worker, in the event loop that will receive the outcomes."""
     if not uses_processes(limits.executor):
         return LocalExecutor(worker, served, limits.concurrency, limits.max_jobs, pickled, changed)
     held = config.overridden()

@@ -1,27 +1,23 @@
 """Runs claimed jobs in child processes: assigns them, receives outcomes, and handles deaths.
 
-It has the interface of `bide.worker.executors.local`, but decodes no body and calls no function of
-the application. The child of a job reports its outcome. If the child dies, the job table shows
-which job it ran, and the system how it died.
+It decodes no body and calls no function of the application. The child of a job reports its outcome.
+If the child dies, the job table shows which job it ran, and the system how it died.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import count
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 from bide.errors import WorkerCrashed
 from bide.logs import Log
 from bide.model.ids import short_id
-from bide.model.job import Claimed
 from bide.model.payload.body import DEFAULT_TIMEOUT, encode_error
 from bide.protocol.commands.queues import RunningTask
-from bide.protocol.commands.worker import Settle
-from bide.worker.executors.local import NOTES_DELAY
+from bide.protocol.commands.worker import Ended
+from bide.worker.executors.base import Executor
 from bide.worker.heartbeat import GRACE
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import (
@@ -37,17 +33,7 @@ from bide.worker.processes.ipc import (
 from bide.worker.processes.job_table import LostJobs
 from bide.worker.processes.linux import describe_exit
 from bide.worker.processes.pool import ProcessPool, Slot
-from bide.worker.queue_state import STALE, Prefetch, QueueState
-from bide.worker.run.running_job import (
-    BEGUN,
-    UNBEGUN,
-    UNCOUNTED,
-    Ended,
-    RunningJob,
-    log_end,
-    task_of,
-)
-from bide.worker.unknown_tasks import UnknownTasks
+from bide.worker.run.running_job import BEGUN, CANCELLED, Death, RunningJob, task_of
 
 log = Log("bide.worker")
 
@@ -58,52 +44,26 @@ MOST_AHEAD: Final = 50
 """Maximum number of jobs that may wait per child, however quick they are."""
 
 
-class _Death(NamedTuple):
-    """How the child of a job died."""
-
-    how: str
-    overran: bool
-    """The worker killed it, because the job ran too long."""
-
-
-_ALIVE: Final = _Death("", False)
+_ALIVE: Final = Death("", False)
 
 
 def _crash(how: str) -> Ended:
     """Return the outcome of a crashed job that no child can report."""
-    return "crash", "", encode_error(WorkerCrashed(how))
+    return Ended("crash", data=encode_error(WorkerCrashed(how)))
 
 
-class ProcessExecutor:
+class ProcessExecutor(Executor):
     """Runs the jobs of a worker in child processes."""
 
     def __init__(self, pool: ProcessPool, changed: Callable[[], None]) -> None:
-        """Set up, in the event loop that will read the replies of the children.
-
-        Args:
-            pool: the children.
-            changed: called in the loop's thread when there is something to send, or a free slot.
-        """
+        super().__init__(changed)
         self._pool = pool
-        self._changed = changed
-        self._loop = asyncio.get_running_loop()
-        self._numbers = count(1)
-        self._held: dict[int, RunningJob] = {}
-        self._unsent: deque[int] = deque()
         self._reports: deque[Assign] = deque()
         """Lost attempts of other workers, which children will pass to hooks."""
-        self._unconfirmed: dict[Settle, RunningJob] = {}
-        self._prefetch = Prefetch()
-        self._last_reply_at = 0.0
         self._newest = 0
         self._checking = False
         self._timer = self._loop.call_later(0, self._check_later)
-        self._exits: dict[int, _Death] = {}
         self._lost = LostJobs()
-        self.executed = 0
-        self.unknown_tasks: Final = UnknownTasks()
-        self.has_callbacks = False
-        self.is_spent = False
         pool.on_messages(self._on_replies, self._on_exit, self._on_ready)
 
     def __len__(self) -> int:
@@ -112,13 +72,8 @@ class ProcessExecutor:
         return len(self._held) - sum(s.stopped_at > 0 and s.row.job in self._held for s in slots)
 
     @property
-    def busy(self) -> int:
-        """How many jobs are held."""
-        return len(self._held)
-
-    @property
     def capacity(self) -> int:
-        """How many jobs may be held: one per child, and more if jobs are quick."""
+        """How many jobs may be held now: one per child, and more if jobs are quick."""
         able = sum(slot.takes_jobs for slot in self._pool.slots)
         return able * (1 + self._prefetch.ahead(MOST_AHEAD))
 
@@ -139,66 +94,34 @@ class ProcessExecutor:
 
         A job whose process is stopped makes no progress. Its lease ends, so another worker runs it.
         """
-        held = dict(self._held)
-        if held:
-            for slot in self._pool.slots:
-                pid, number = slot.pid, slot.row.job
-                if pid and number in held and linux.is_idle(pid):
-                    del held[number]
-        return [*held.values(), *self._unconfirmed.values()]
+        jobs = super().held_jobs()
+        stopped = set()
+        for slot in self._pool.slots if self._held else ():
+            pid, number = slot.pid, slot.row.job
+            if pid and number in self._held and linux.is_idle(pid):
+                stopped.add(number)
+        return [run for run in jobs if run.ended or run.number not in stopped]
 
-    def mark_recorded(self, settles: Sequence[Settle]) -> list[RunningJob | None]:
-        """Forget the outcomes that the server has recorded; return their runs."""
-        return [self._unconfirmed.pop(settle, None) for settle in settles]
-
-    def submit(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
-        """Accept claimed jobs, and assign them to children."""
-        if not self._held:
-            self._last_reply_at = time.monotonic()
-        for claimed in jobs:
-            number = next(self._numbers)
-            self._held[number] = RunningJob(queue_state, claimed, claimed_at, self._send_notes_soon)
-            self._unsent.append(number)
-        self._dispatch()
-
-    def request_cancel(self, channel: str, id: str) -> None:
-        """Cancel a job.
-
-        Args:
-            channel: the channel of the job's queue, because two queues may share an id.
-            id: the job's id.
-        """
-        for run in self._held.values():
-            if run.claimed.id == id and run.queue_state.keys["asked"] == channel and not run.asked:
-                run.asked = True
-                break
-        else:
-            return
+    def _cancel(self, run: RunningJob) -> None:
         self._reclaim()
-        self._dispatch()
+        self._start_waiting()
         self._check()
 
-    def release_all(self) -> None:
-        """Release all jobs without using an attempt, and kill the children that run them.
-
-        If a function has ended and only the job's callback still runs, the outcome is kept.
-        """
+    def _collect_ended(self) -> None:
         self._pool.read_messages()
         self._reclaim()
+
+    def _stop_running(self) -> None:
         running = {slot.row.job for slot in self._pool.slots}
-        lost = self._held.keys() - running - set(self._unsent)
+        lost = self._dispatched - running
         for slot in self._pool.slots:
             if slot.row.job or lost:  # a child is taking a job, and it is unknown which one
                 slot.kill()
-        unbegun = set(self._unsent)
-        self._unsent.clear()
-        for number, run in list(self._held.items()):
-            death = self._exits.get(number)
-            if death is None or death.overran:
-                run.decide(UNBEGUN if number in unbegun else BEGUN)
-            else:
-                run.decide(_crash(death.how))
-            self._end(number)
+
+    def _released(self, run: RunningJob, is_waiting: bool) -> Ended:
+        if run.death is not None and not run.death.overran:
+            return _crash(run.death.how)
+        return super()._released(run, is_waiting)
 
     async def open(self) -> None:
         """Start the children; if they cannot start, the worker stops."""
@@ -211,20 +134,19 @@ class ProcessExecutor:
         finally:
             self._timer.cancel()
 
-    def _dispatch(self) -> None:
-        while self._unsent:
-            number = self._unsent[0]
-            run = self._held[number]
-            if run.asked and run.decided is None:
-                run.decide(("cancel", "", b""))
-                self._unsent.popleft()
-                self._end(number)
+    def _start_waiting(self) -> None:
+        """Assign waiting jobs, and reports to hooks, to children."""
+        while self._waiting:
+            run = self._waiting[0]
+            if run.cancel_requested and run.decided is None:
+                self._waiting.popleft()
+                self._end(run, CANCELLED)
                 continue
-            death = self._exits.get(number, _ALIVE)
-            assign = Assign(number, run.queue_state.queue, run.claimed, run.claimed_at, *death)
+            queue, death = run.queue_state.queue, run.death or _ALIVE
+            assign = Assign(run.number, queue, run.claimed, run.claimed_at, *death)
             if not self._pool.send(encode_assign(assign)):
                 break
-            self._unsent.popleft()
+            self._waiting.popleft()
         while self._reports and self._pool.send(encode_assign(self._reports[0])):
             self._reports.popleft()
         self._check_later()
@@ -234,27 +156,23 @@ class ProcessExecutor:
         number, queue = next(self._numbers), run.queue_state.queue
         assign = Assign(number, queue, run.claimed, run.claimed_at, how, False, True, has_failed)
         self._reports.append(assign)
-        self._dispatch()
+        self._start_waiting()
 
     def _on_replies(self, replies: list[Reply]) -> None:
-        """Process the replies of children."""
         for reply in replies:
             run = self._held.get(reply.number)  # type: ignore[union-attr]
             if isinstance(reply, Done):
-                self._last_reply_at = time.monotonic()
+                self._moved_at = time.monotonic()
                 if run is not None:  # a report to hooks may be assigned before waiting jobs
-                    self._prefetch.note_run(reply.took)
                     self._newest = max(self._newest, reply.number)
-                    run.decide(reply.ended)
-                    if run.queue_state.metrics is not None:
-                        run.queue_state.metrics.note_run(reply.took)
                     run.missing = reply.missing
-                    self._end(reply.number)
+                    self._note_run(run, reply.took)
+                    self._end(run, reply.ended)
             elif isinstance(reply, NoteAdded) and run is not None:
                 run.add_note(reply.kind, reply.text)
             elif isinstance(reply, Decided) and run is not None:
                 run.decide(reply.ended)
-        self._dispatch()
+        self._start_waiting()
 
     def _on_exit(self, slot: Slot, died: Exited, deaths: int) -> None:
         """Handle the death of a child, whose replies have all been processed."""
@@ -269,30 +187,26 @@ class ProcessExecutor:
                 log.warning(
                     "%s (job %s): its callback was cut off", task_of(run), short_id(run.claimed.id)
                 )
-            self._end(number)
-        elif run.asked and slot.killed:
-            run.decide(("cancel", "", b""))
-            self._end(number)
-        elif number in self._exits:  # the child that was to decide its outcome has died too
-            death = self._exits[number]
-            run.decide(_crash(describe_exit(died) if death.overran else death.how))
-            self._end(number)
+            self._end(run)
+        elif run.cancel_requested and slot.killed:
+            self._end(run, CANCELLED)
+        elif run.death is not None:  # the child that was to decide its outcome has died too
+            self._end(run, _crash(describe_exit(died) if run.death.overran else run.death.how))
         elif run.timed_out or deaths == 1:
             # Another child decides the outcome, because it has the policy and the callback.
-            self._exits[number] = death = _Death(describe_exit(died), run.timed_out)
+            run.death = death = Death(describe_exit(died), run.timed_out)
             if not death.overran:
                 with run.named():
                     log.error(
                         "%s (job %s) crashed. %s", task_of(run), short_id(run.claimed.id), death.how
                     )
             run.deadline = time.monotonic() + DEFAULT_TIMEOUT
-            self._unsent.appendleft(number)
+            self._waiting.appendleft(run)
         else:
-            self._leave_to_lease(number, deaths)
-        self._dispatch()
+            self._leave_to_lease(run, deaths)
+        self._start_waiting()
 
     def _on_ready(self) -> None:
-        """Handle a child that has become ready."""
         self._check_later()
         self._changed()
 
@@ -307,7 +221,7 @@ class ProcessExecutor:
     def _check_and_dispatch(self) -> None:
         self._checking = False
         self._check()
-        self._dispatch()
+        self._start_waiting()
 
     def _check(self) -> None:
         """Enforce time-outs and cancellations, and release jobs that wait too long."""
@@ -334,8 +248,9 @@ class ProcessExecutor:
         self._newest = max([self._newest, *begun])
         if self.capacity - len(self) > could:
             self._changed()
-        if len(self._held) > len(begun) and not can and now - self._last_reply_at > STALE:
-            self._release_unstarted()
+        if len(self._held) > len(begun) and not can and self._is_stalled:
+            self._reclaim()
+            self._release_waiting()
         if self._pool.has_lost:
             self._pool.has_lost = False
             self._lost.suspect(self._dispatched)
@@ -351,32 +266,20 @@ class ProcessExecutor:
         if now > run.deadline + GRACE:
             run.timed_out = run.timed_out or run.decided is None
             slot.kill()
-        elif run.asked and run.decided is None:
+        elif run.cancel_requested and run.decided is None:
             slot.request_cancel(number, now)
 
     def _reclaim(self) -> None:
         """Take back the jobs that no child has received."""
         assigns = [decode_assign(message) for message in self._pool.reclaim()]
         self._reports.extend(assign for assign in assigns if assign.lost)
-        numbers = [assign.number for assign in assigns if assign.number in self._held]
-        self._unsent.extendleft(reversed(numbers))
-
-    def _release_unstarted(self) -> None:
-        """Release the jobs that no child has received; none of them uses an attempt."""
-        self._reclaim()
-        waiting = list(self._unsent)
-        self._unsent.clear()
-        for number in waiting:
-            run = self._held[number]
-            if number in self._exits:
-                self._unsent.append(number)
-                continue
-            run.decide(("cancel", "", b"") if run.asked else UNBEGUN)
-            self._end(number)
+        runs = [run for assign in assigns if (run := self._held.get(assign.number)) is not None]
+        self._waiting.extendleft(reversed(runs))
 
     @property
     def _dispatched(self) -> set[int]:
-        return self._held.keys() - set(self._unsent)
+        """The numbers of the held jobs that were sent to children."""
+        return self._held.keys() - {run.number for run in self._waiting}
 
     def _release_lost(self, begun: set[int], now: float) -> None:
         """Release jobs that were lost with a child: it died or stopped before it wrote its row.
@@ -387,19 +290,18 @@ class ProcessExecutor:
         waiting: set[int] = set()
         if not self._pool.is_line_empty:
             # Jobs are received in order: those before a started job are not in the socket.
-            waiting = {n for n in self._held if n > self._newest or n in self._exits}
+            waiting = {n for n, run in self._held.items() if n > self._newest or run.death}
         for number in self._lost.find(self._dispatched - begun, waiting, now):
             run = self._held[number]
             with run.named():
                 log.warning(
                     "job %s was lost with a child, and is released", short_id(run.claimed.id)
                 )
-            run.decide(BEGUN)
-            self._end(number)
+            self._end(run, BEGUN)
 
-    def _leave_to_lease(self, number: int, deaths: int) -> None:
+    def _leave_to_lease(self, run: RunningJob, deaths: int) -> None:
         """Leave a job until its lease ends: several jobs died, and the cause is unknown."""
-        run = self._held.pop(number)
+        del self._held[run.number]
         run.ended = True
         with run.named():
             log.error(
@@ -409,29 +311,4 @@ class ProcessExecutor:
                 short_id(run.claimed.id),
                 deaths,
             )
-        self._changed()
-
-    def _send_notes_soon(self) -> None:
-        self._loop.call_later(NOTES_DELAY, self._changed)
-
-    def _end(self, number: int) -> None:
-        run = self._held.pop(number)
-        self._exits.pop(number, None)
-        assert run.decided is not None
-        run.ended = True
-        outcome, when, data = run.decided
-        if run.missing:
-            task_of(run)
-            run.queue_state.note_task(served=False)
-            self.unknown_tasks.note(run)
-            if outcome == "snooze":
-                when = self.unknown_tasks.next_look(run, -(-self.capacity // 2))
-        elif run.claimed.missing_us and outcome not in UNCOUNTED:
-            run.queue_state.note_task(served=True)
-        if outcome not in UNCOUNTED:
-            self.executed += 1
-            log_end(run, outcome)
-        settle = Settle(run.claimed.id, run.claimed.token, outcome, when, data)
-        self._unconfirmed[settle] = run
-        run.queue_state.settles.append(settle)
         self._changed()

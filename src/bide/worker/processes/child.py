@@ -35,13 +35,12 @@ from bide import logs
 from bide.client import config
 from bide.errors import JobCancelled, JobTimeout, PayloadError
 from bide.logs import Log
-from bide.model.context import CurrentJob, enter
+from bide.model.context import enter
 from bide.model.ids import short_id
 from bide.model.payload.signing import Seal
-from bide.protocol.commands.worker import JobNote as Note
+from bide.protocol.commands.worker import JobNote
 from bide.protocol.keys import keys_of
-from bide.tasks.middleware import used
-from bide.tasks.resources import resources
+from bide.tasks.registry import resources
 from bide.tasks.task import TaskRegistry
 from bide.worker import failure_hooks, lifespan
 from bide.worker.heartbeat import GRACE
@@ -92,7 +91,7 @@ class Interrupts:
 
     def listen(self) -> None:
         """Install the signal handlers, because a job may have blocked or replaced them."""
-        signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.signal(signal.SIGALRM, lambda *_: self._raise_or_defer(self._overrun))
         signal.signal(CANCEL_SIGNAL, self._check_cancel)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -108,13 +107,7 @@ class Interrupts:
     def call(
         self, run: RunningJob, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a plain function with the job's time-out.
-
-        Raises:
-            JobTimeout: the time-out expired.
-            JobCancelled: the job was cancelled.
-            BaseException: any error of the function.
-        """
+        """Call a plain function; JobTimeout or JobCancelled end it."""
         try:
             signal.setitimer(signal.ITIMER_REAL, min(run.policy.timeout, _LONGEST_ALARM))
             self._state = _OPEN
@@ -125,14 +118,14 @@ class Interrupts:
             self._state = _CLOSED
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    async def wait(self, run: RunningJob, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine with the job's time-out; a request to cancel cancels it."""
+    async def wait(self, run: RunningJob, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await a coroutine function with the job's time-out; a request to cancel cancels it."""
         self._task = asyncio.current_task()
         limit = asyncio.timeout(run.policy.timeout)
         try:
             async with limit:
                 self._check_cancel(CANCEL_SIGNAL, None)
-                return await coroutine
+                return await function()
         except BaseException:  # a job may convert the cancellation to any error
             run.timed_out = limit.expired()
             raise
@@ -159,9 +152,6 @@ class Interrupts:
             self._state = _CLOSED
             raise why()
 
-    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        self._raise_or_defer(self._overrun)
-
     def _overrun(self) -> BaseException:
         assert self._run is not None
         self._run.timed_out = True
@@ -172,16 +162,12 @@ class Interrupts:
         run, row = self._run, self._row
         if run is None or row is None or row.cancel_requested != self._number:
             return
-        run.asked = True
+        run.cancel_requested = True
         if self._task is None:
-            self._raise_or_defer(_cancelled)
+            self._raise_or_defer(lambda: JobCancelled("The job was cancelled while it ran."))
         elif not self._has_cancelled:
             self._has_cancelled = True
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
-
-
-def _cancelled() -> BaseException:
-    return JobCancelled("The job was cancelled while it ran.")
 
 
 log = Log("bide.worker")
@@ -205,11 +191,11 @@ class NoteSink:
         self.queue = seal.keys.queue
         self.worker = worker
         self.seal = seal
-        self.said = self
+        self.notes = self
         self._child = child
         self._number = number
 
-    def add(self, note: Note) -> bool:
+    def add(self, note: JobNote) -> bool:
         """Send a note."""
         self._child._reply_to_parent(NoteAdded(self._number, note.kind, note.text))
         return False
@@ -341,7 +327,6 @@ class Child:
         return outcome
 
     def _run_job(self, assign: Assign, run: RunningJob) -> RunOutcome:
-        """Run a job, and return its outcome."""
         if assign.died and not assign.overran:
             return self._outcome_of_dead(assign, run)
         allow_pickle = assign.queue in self._setting.pickled
@@ -351,24 +336,23 @@ class Child:
                 identify(run, self._served)
                 run.timed_out = True
                 raise JobTimeout(f"{outcomes.overrun(run)} {assign.died}")
-            target, body = read(run, self._served, allow_pickle=allow_pickle)
-            job = run.job
-            assert job is not None
-            call = prepare(body, target, self._lifespan, used())
+            target = read(run, self._served, allow_pickle=allow_pickle)
+            call = prepare(run, target, self._lifespan)
             set_title(f"bide child: {run.task_name} (job {short_id(run.claimed.id)})")
             run.deadline = time.monotonic() + run.policy.timeout
             self._row.limit(run.deadline)
             in_run = True
             if target.is_async:
-                return self._run_coroutine(call, run, job)
-            return outcomes.completed(run, self._interrupts.call(run, call.run, job, self._wait))
+                return self._run_coroutine(call, run)
+            return outcomes.completed(run, self._interrupts.call(run, call.run, self._wait))
         except BaseException as error:
             enter(run.job or run.as_job())
             return outcomes.raised(run, error, self._served, in_run=in_run)
 
-    def _run_coroutine(self, call: Invocation, run: RunningJob, job: CurrentJob) -> RunOutcome:
+    def _run_coroutine(self, call: Invocation, run: RunningJob) -> RunOutcome:
         try:
-            return outcomes.completed(run, self._wait(self._await(call, run, job)))
+            result = self._wait(self._interrupts.wait(run, call.run_async))
+            return outcomes.completed(run, result)
         except (OSError, RuntimeError) as error:
             if not self._is_unfit:
                 raise
@@ -382,9 +366,6 @@ class Child:
         if assign.lost:
             return outcomes.lost(run, assign.died, assign.has_failed)
         return outcomes.died(run, assign.died)
-
-    async def _await(self, call: Invocation, run: RunningJob, job: CurrentJob) -> Any:
-        return await self._interrupts.wait(run, call.run_async(job))
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine; the first call creates the event loop, and later calls use it again.

@@ -74,36 +74,6 @@ class PreforkedChild(NamedTuple):
         os.close(self.start_pipe)
 
 
-def fork() -> tuple[int, int]:
-    """Fork a child that will wait for its slot.
-
-    Returns:
-        The child's process id, or 0 in the child; and the end of the start pipe for this process.
-
-    Raises:
-        OSError: the system cannot start another process.
-    """
-    outlet, start_pipe = os.pipe()
-    try:
-        pid = os.fork()
-    except OSError:
-        os.close(outlet)
-        os.close(start_pipe)
-        raise
-    mine, other = (start_pipe, outlet) if pid else (outlet, start_pipe)
-    os.close(other)
-    return pid, mine
-
-
-def wait_for_start(start_pipe: int) -> int:
-    """Wait for a slot and return it; if the fork server has died, end this process."""
-    slot = os.read(start_pipe, 4)
-    os.close(start_pipe)
-    if not slot:
-        os._exit(0)
-    return int.from_bytes(slot)
-
-
 WARMUP_RUNS: Final = 12
 """Runs after which Python has specialised the code and filled its caches."""
 
@@ -160,7 +130,10 @@ class ForkServer:
         set_title(f"bide fork server of {setting.worker}")
         served = TaskRegistry(setting.modules)
         for name in setting.also:
-            _import_if_possible(name)
+            try:
+                import_module(name)
+            except TaskNotFound as error:
+                log.warning("%s Its tasks are not run here.", error)
         served.find_all()
         logs.hold()
         linux.warn({line.fileno() for line in (control, assigns, replies)})
@@ -199,7 +172,10 @@ class ForkServer:
                     [control, reader, self._handover_pipe], [], [], 0 if lacks else wait
                 )
                 if lacks and not ready:
-                    self._prefork()
+                    try:
+                        self._preforked.append(self._fork())
+                    except OSError:  # `_spawn` reports the error when it needs a child
+                        self._has_no_process = True
                 if self._handover_pipe in ready:
                     self._replace_retiring()
                 if reader in ready:
@@ -214,7 +190,9 @@ class ForkServer:
                 if self._sweep_at and time.monotonic() >= self._sweep_at:
                     self._sweep()
         finally:
-            self._kill_all()
+            for pid in (*self._slots, *self._ending, *(child.pid for child in self._preforked)):
+                linux.kill_session(pid)
+            linux.kill_children()
 
     def _spawn(self, slot: int) -> None:
         if slot in self._slots.values():
@@ -238,20 +216,17 @@ class ForkServer:
             self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
             self._spawn(self._slots.pop(pid))
 
-    def _prefork(self) -> None:
-        try:
-            self._preforked.append(self._fork())
-        except OSError:  # `_spawn` reports the error when it needs a child
-            self._has_no_process = True
-
     def _fork(self) -> PreforkedChild:
-        """Fork a child that waits for its slot.
-
-        Raises:
-            OSError: the system cannot start another process.
-        """
+        """Fork a child that waits for its slot."""
         me = os.getpid()
-        pid, start_pipe = fork()
+        outlet, start_pipe = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(outlet)
+            os.close(start_pipe)
+            raise
+        os.close(outlet if pid else start_pipe)
         if pid:
             return PreforkedChild(pid, start_pipe)
         self._control.close()
@@ -262,7 +237,11 @@ class ForkServer:
         ):
             os.close(fd)
         set_up(me)
-        slot = wait_for_start(start_pipe)
+        start = os.read(outlet, 4)
+        os.close(outlet)
+        if not start:  # the fork server has died
+            os._exit(0)
+        slot = int.from_bytes(start)
         run_child(self._child, slot, self._table.row(slot))
 
     def _reap(self) -> None:
@@ -310,22 +289,9 @@ class ForkServer:
                     os.kill(pid, signal.SIGKILL)
                 self._sweep_at = time.monotonic() + SWEEP_AFTER
 
-    def _kill_all(self) -> None:
-        for pid in (*self._slots, *self._ending, *(preforked.pid for preforked in self._preforked)):
-            linux.kill_session(pid)
-        self._slots.clear()
-        linux.kill_children()
-
     def _report(self, news: News) -> None:
         with contextlib.suppress(OSError):  # the worker has ended; `serve` sees that too
             send(self._control, encode(news))
-
-
-def _import_if_possible(name: str) -> None:
-    try:
-        import_module(name)
-    except TaskNotFound as error:
-        log.warning("%s Its tasks are not run here.", error)
 
 
 def main() -> None:
@@ -336,30 +302,22 @@ def main() -> None:
     control, assigns, replies = (socket.socket(fileno=fd) for fd in fds[:3])
     for line in (control, assigns, replies):
         line.setblocking(True)
-    with (
-        control,
-        assigns,
-        replies,
-    ):  # closed explicitly: an unclosed socket causes a ResourceWarning
-        _serve(control, assigns, replies, fds[3])
-
-
-def _serve(
-    control: socket.socket, assigns: socket.socket, replies: socket.socket, table: int
-) -> None:
-    reader = Reader(control)
-    message = reader.read()
-    if message is None:
-        return
-    setting = decode_setting(message)
-    if setting.log is not None:
-        logs.setup(*setting.log)
-    with config.override(url=setting.url, prefix=setting.prefix, signing_keys=setting.signing_keys):
-        try:
-            fork_server = ForkServer(setting, control, assigns, replies, table)
-        except BideError as error:
-            send(control, encode(SpawnFailed(str(error))))
-            while reader.read():  # leaving what was sent here unread would take the answer away
-                pass
+    with control, assigns, replies:  # an unclosed socket causes a ResourceWarning
+        reader = Reader(control)
+        message = reader.read()
+        if message is None:
             return
-        fork_server.serve()
+        setting = decode_setting(message)
+        if setting.log is not None:
+            logs.setup(*setting.log)
+        with config.override(
+            url=setting.url, prefix=setting.prefix, signing_keys=setting.signing_keys
+        ):
+            try:
+                fork_server = ForkServer(setting, control, assigns, replies, fds[3])
+            except BideError as error:
+                send(control, encode(SpawnFailed(str(error))))
+                while reader.read():  # leaving what was sent here unread would take the answer away
+                    pass
+                return
+            fork_server.serve()

@@ -26,13 +26,12 @@ from bide import logs
 from bide.logs import Log
 from bide.model.job import Claimed
 from bide.protocol.command import text
-from bide.protocol.commands.worker import Outcome
+from bide.protocol.commands.worker import Ended
 
 SMALL: Final = 65_536
 """Bytes of the largest message that is sent directly."""
 
 _ROOM: Final = socket.CMSG_SPACE(4)
-_BUFFER: Final = 1 << 20
 
 
 class Assign(msgspec.Struct, frozen=True, array_like=True):
@@ -79,14 +78,14 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     """The outcome of a job whose callback runs now; it is final, even if the callback fails."""
 
     number: int
-    ended: tuple[Outcome, str, bytes]
+    ended: Ended
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """A job has ended, and its child is free."""
 
     number: int
-    ended: tuple[Outcome, str, bytes]
+    ended: Ended
     took: float
     missing: bool = False
     """Its task is not served here."""
@@ -151,7 +150,7 @@ def encode_assign(assign: Assign) -> bytes:
     except UnicodeEncodeError:
         claimed = assign.claimed
         id = claimed.id.encode("utf-8", "surrogateescape")
-        return encode(replace(assign, claimed=claimed._replace(id=""), odd_id=id))
+        return encode(replace(assign, claimed=replace(claimed, id=""), odd_id=id))
 
 
 def decode_assign(message: bytes | memoryview) -> Assign:
@@ -159,7 +158,7 @@ def decode_assign(message: bytes | memoryview) -> Assign:
     assign = _decode_assign(message)
     if not assign.odd_id:
         return assign
-    claimed = assign.claimed._replace(id=text(assign.odd_id))
+    claimed = replace(assign.claimed, id=text(assign.odd_id))
     return replace(assign, claimed=claimed, odd_id=b"")
 
 

@@ -224,11 +224,7 @@ log = Log("bide.worker")
 
 
 def warn(ours: Container[int]) -> None:
-    """Log threads and connections that imports have opened.
-
-    Args:
-        ours: descriptors that are not reported.
-    """
+    """Log threads and connections that imports have opened, but not the descriptors `ours`."""
     threads = _threads()
     if threads:
         log.warning(
@@ -247,7 +243,6 @@ def warn(ours: Container[int]) -> None:
 
 
 def _threads() -> list[str]:
-    """Return the names of all threads except this one."""
     me, names = threading.get_native_id(), {t.native_id: t.name for t in threading.enumerate()}
     with suppress(OSError):
         others = sorted(int(name) for name in os.listdir("/proc/self/task"))
@@ -260,7 +255,6 @@ def _threads() -> list[str]:
 
 
 def _peers(ours: Container[int]) -> list[str]:
-    """Return the peers of this process's stream sockets."""
     found = []
     with suppress(OSError):
         for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
@@ -271,11 +265,7 @@ def _peers(ours: Container[int]) -> list[str]:
 
 
 def _peer(fd: int) -> str:
-    """Return the peer of a descriptor.
-
-    Raises:
-        OSError: the descriptor is not a connected stream socket.
-    """
+    """Return the peer of a connected stream socket; raise an OSError for any other descriptor."""
     with socket.socket(fileno=os.dup(fd)) as line:
         if line.type != socket.SOCK_STREAM:
             raise OSError("no stream")

@@ -28,7 +28,6 @@ from bide.worker.processes.ipc import (
     Done,
     Exited,
     InitFailed,
-    News,
     NoteAdded,
     Reader,
     Ready,
@@ -179,55 +178,61 @@ _LOOK_EVERY: Final = 0.01
 
 
 class Control:
-    """Starts a fork server, requests children from it, and receives its events."""
+    """A Python process that this event loop has started, and the socket to it."""
 
     def __init__(
         self,
-        setting: Setting,
+        main: str,
+        first: bytes,
         fds: Sequence[int],
-        mark: str,
-        on_event: Callable[[News], None],
-        on_exit: Callable[[], None],
+        on_message: Callable[[bytes | memoryview], None],
+        on_end: Callable[[], None],
+        **environment: str,
     ) -> None:
-        """Start a fork server, in the event loop that will read its events.
+        """Start a process that leads a session of its own, and send it the first message.
 
         Args:
-            setting: its settings.
-            fds: the descriptors that it inherits: jobs, replies, the job table.
-            mark: the value of `linux.MARK` in the environment of all its descendants.
-            on_event: called with each event.
-            on_exit: called when the fork server has ended.
+            main: the function to call, as `module:name`. The last arguments of its command line are
+                the descriptors of its end of the socket, and of `fds`.
+            first: the first message.
+            fds: descriptors that it inherits.
+            on_message: called with each message of the process.
+            on_end: called when it has closed its end of the socket, and this end is closed too.
+            environment: variables that are added to its environment.
 
         Raises:
-            OSError: the system cannot start a process, or the process died immediately.
+            OSError: the system cannot start a process.
         """
-        self._on_event, self._on_exit = on_event, on_exit
+        self._on_message, self._on_end = on_message, on_end
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[bytes] = deque()
         self._line, theirs = pair()
         try:
             with theirs:
-                self._process = _start([theirs.fileno(), *fds], mark)
-            try:
-                send(self._line, encode(setting))
-            except OSError:
-                self.kill()
-                raise
+                fds = [theirs.fileno(), *fds]
+                self.process: Final = subprocess.Popen(
+                    python_command(main, *map(str, fds)),
+                    pass_fds=fds,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=os.environ | environment,
+                )
         except BaseException:
             self._line.close()
             raise
         self._line.setblocking(False)
         self._reader = Reader(self._line)
-        self._loop.add_reader(self._line, self._read)
+        self._loop.add_reader(self._line, self.read)
+        self.send(first)
 
     @property
     def pid(self) -> int:
         """The process id."""
-        return self._process.pid
+        return self.process.pid
 
-    def spawn(self, slot: int) -> None:
-        """Request a child for a slot."""
-        self._unsent.append(encode(Spawn(slot)))
+    def send(self, message: bytes) -> None:
+        """Send a message; if there is no room in the buffer, as soon as there is."""
+        self._unsent.append(message)
         if len(self._unsent) == 1:
             self._send()
 
@@ -239,29 +244,33 @@ class Control:
         except BlockingIOError:  # for instance, it still imports modules
             self._loop.add_writer(self._line, self._send)
             return
-        except OSError:  # it has died: `_read` handles that
+        except OSError:  # it has died: `read` handles that
             self._unsent.clear()
         self._loop.remove_writer(self._line)
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Read the messages that it has sent so far."""
         try:
             while not self._is_closed:
                 message = self._reader.read()
                 if message is None:
-                    self._on_exit()
-                    return
-                self._on_event(decode_news(message))
+                    break
+                self._on_message(message)
+            else:
+                return
         except BlockingIOError:
             return
         except OSError:
-            self._on_exit()
+            pass
+        self.close()
+        self._on_end()
 
     @property
     def _is_closed(self) -> bool:
         return self._line.fileno() < 0
 
     def close(self) -> None:
-        """Stop reading events, and let it end: it kills its descendants and exits."""
+        """Close this end of the socket: a fork server kills its descendants then, and exits."""
         if not self._is_closed:
             self._loop.remove_reader(self._line)
             self._loop.remove_writer(self._line)
@@ -271,23 +280,13 @@ class Control:
         """Wait until its process has ended, up to `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._process.poll() is None:  # noqa: ASYNC110 - there is no event for it
+                while self.process.poll() is None:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(_LOOK_EVERY)
 
     def kill(self) -> None:
         """Kill its process."""
-        self._process.kill()
-        self._process.wait()
-
-
-def _start(fds: Sequence[int], mark: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        python_command("bide.worker.processes.forkserver:main", *map(str, fds)),
-        pass_fds=fds,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        env=os.environ | {linux.MARK: mark},
-    )
+        self.process.kill()
+        self.process.wait()
 
 
 FIRST_PAUSE: Final = 0.1
@@ -410,20 +409,19 @@ class ProcessPool:
         os.close(self._fd)
 
     def _start_fork_server(self) -> None:
-        """Start a fork server, and request children for all slots.
-
-        Raises:
-            OSError: the system cannot start another process.
-        """
         fds = [self._assigns_child.fileno(), self._replies_child.fileno(), self._fd]
         self._fork_server = Control(
-            self._setting, fds, self._mark, self._read_event, self._fork_server_exited
+            "bide.worker.processes.forkserver:main",
+            encode(self._setting),
+            fds,
+            self._read_event,
+            self._fork_server_exited,
+            **{linux.MARK: self._mark},
         )
         for slot in self.slots:
             self._spawn(slot)
 
     def _end_fork_server(self, fork_server: Control) -> None:
-        """Kill a fork server and all its descendants."""
         fork_server.kill()
         for slot in self.slots:
             if slot.pid:
@@ -436,7 +434,7 @@ class ProcessPool:
             slot.spawning.cancel()
             slot.spawning = None
         if not self._closing and self._fork_server is not None:
-            self._fork_server.spawn(slot.index)
+            self._fork_server.send(encode(Spawn(slot.index)))
 
     def read_messages(self) -> None:
         """Read the replies that children have sent so far.
@@ -483,9 +481,12 @@ class ProcessPool:
         else:
             log.error("%s", error)
 
-    def _read_event(self, news: News) -> None:
+    def _read_event(self, message: bytes | memoryview) -> None:
+        news = decode_news(message)
         if isinstance(news, Spawned):
-            self._on_spawned(self.slots[news.slot], news.pid)
+            self._empty.clear()
+            if self.slots[news.slot].on_spawned(news.pid):
+                self._handle_ready()
         elif isinstance(news, Exited):
             self._on_exited(self.slots[news.slot], news)
         elif news.slot < 0:
@@ -493,11 +494,6 @@ class ProcessPool:
         else:
             self._on_init_failed(BideError(news.why))
             self._spawn_later(self.slots[news.slot])
-
-    def _on_spawned(self, slot: Slot, pid: int) -> None:
-        self._empty.clear()
-        if slot.on_spawned(pid):
-            self._handle_ready()
 
     def _on_exited(self, slot: Slot, died: Exited, deaths: int = 1) -> None:
         self.read_messages()  # the messages that it sent before

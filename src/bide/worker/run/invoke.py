@@ -13,11 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from bide.errors import BideError, TaskNotFound
 from bide.model.context import CurrentJob, enter
 from bide.model.payload.body import Body, Envelope, check_id, decode_envelope, open_envelope
+from bide.tasks import middleware
 from bide.tasks.middleware import Middleware
 from bide.tasks.task import Policy, Target, TaskRegistry
 from bide.worker.lifespan import Lifespan
@@ -51,34 +54,35 @@ async def _catch(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExceptio
         return None, error
 
 
-class Invocation(NamedTuple):
+class Invocation(msgspec.Struct, frozen=True):
     """One call of a task, ready to run."""
 
+    job: CurrentJob
     target: Target
     args: Sequence[Any]
     kwargs: dict[str, Any]
     middlewares: Sequence[Middleware]
 
-    async def run_async(self, job: CurrentJob) -> Any:
+    async def run_async(self) -> Any:
         """Await a coroutine function."""
         if not self.middlewares:
             return await self.target.function(*self.args, **self.kwargs)
         async with AsyncExitStack() as stack:
             for middleware in self.middlewares:
-                around: Any = middleware.running(job)
+                around: Any = middleware.running(self.job)
                 if hasattr(around, "__aenter__"):
                     await stack.enter_async_context(around)
                 elif around is not None:
                     stack.enter_context(around)
             return await self.target.function(*self.args, **self.kwargs)
 
-    def run(self, job: CurrentJob, wait: Wait) -> Any:
+    def run(self, wait: Wait) -> Any:
         """Call a plain function, in this thread."""
         if not self.middlewares:
             return self.target.function(*self.args, **self.kwargs)
         with ExitStack() as stack:
             for middleware in self.middlewares:
-                around: Any = middleware.running(job)
+                around: Any = middleware.running(self.job)
                 if hasattr(around, "__aenter__"):
                     stack.enter_context(_waited(around, wait))
                 elif around is not None:
@@ -86,19 +90,20 @@ class Invocation(NamedTuple):
             return self.target.function(*self.args, **self.kwargs)
 
 
-def prepare(
-    body: Body, target: Target, lifespan: Lifespan, middlewares: Sequence[Middleware]
-) -> Invocation:
-    """Prepare the call of a body.
+def prepare(run: RunningJob, target: Target, lifespan: Lifespan) -> Invocation:
+    """Prepare the call of a job that `read` has read.
 
     Raises:
         PayloadError: an argument is missing, superfluous, or not of the annotated type.
         BideError: a resource is not open.
     """
+    body, job = run.body, run.job
+    assert body is not None
+    assert job is not None
     args, kwargs = target.signature.bind(body.args, body.kwargs, body.task)
     if target.signature.injected:
         kwargs = {**lifespan.values_for(target.signature.injected), **kwargs}
-    return Invocation(target, args, kwargs, middlewares)
+    return Invocation(job, target, args, kwargs, middleware.in_use)
 
 
 def policy_for(body: Body, policy: Policy) -> Policy:
@@ -131,8 +136,8 @@ def _waited(around: Any, wait: Wait) -> Any:
         wait(around.__aexit__(None, None, None))
 
 
-def read(run: RunningJob, served: TaskRegistry, *, allow_pickle: bool) -> tuple[Target, Body]:
-    """Return the task and the body of a job, and record them in the run.
+def read(run: RunningJob, served: TaskRegistry, *, allow_pickle: bool) -> Target:
+    """Read the body of a job into the run, and return its task.
 
     The current context becomes the context of the job.
 
@@ -144,7 +149,7 @@ def read(run: RunningJob, served: TaskRegistry, *, allow_pickle: bool) -> tuple[
     if run.claimed.reclaims and run.policy.on_crash == "fail":
         raise outcome.crashed()
     run.body = open_envelope(envelope, allow_pickle=allow_pickle and is_signed)
-    return target, run.body
+    return target
 
 
 def arguments_of(run: RunningJob) -> tuple[Sequence[Any], Mapping[str, Any]] | tuple[None, None]:

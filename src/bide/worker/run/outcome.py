@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from bide.errors import (
     BideError,
@@ -23,11 +25,9 @@ from bide.model.ids import short_id
 from bide.model.payload.body import encode_error, encode_result
 from bide.model.retry import Retry
 from bide.protocol.commands.enqueue import check_when
+from bide.protocol.commands.worker import Ended
 from bide.tasks.task import Function, TaskRegistry
-from bide.worker.run.running_job import UNBEGUN, Ended
-
-if TYPE_CHECKING:
-    from bide.worker.run.running_job import RunningJob
+from bide.worker.run.running_job import CANCELLED, UNBEGUN, RunningJob
 
 _OURS: Final = ("bide", "importlib")
 """Packages whose frames are dropped from the start of a traceback."""
@@ -75,7 +75,7 @@ def from_application(trace: TracebackType | None) -> TracebackType | None:
 log = Log("bide.worker")
 
 
-class RunOutcome(NamedTuple):
+class RunOutcome(msgspec.Struct, frozen=True):
     """The outcome of a run, and what follows it."""
 
     ended: Ended
@@ -91,7 +91,7 @@ class RunOutcome(NamedTuple):
     @property
     def is_failure(self) -> bool:
         """Whether the attempt failed, finally or not."""
-        return self.ended[0] in ("retry", "fail", "crash")
+        return self.ended.outcome in ("retry", "fail", "crash")
 
 
 CRASHES: Final = 3
@@ -153,12 +153,14 @@ def completed(run: RunningJob, result: object) -> RunOutcome:
         if _floods.may_log(run.task_name):
             log.error("%s (job %s) failed: %s", run.task_name, short_id(run.claimed.id), error)
         return failed(run, error)
-    return RunOutcome(("complete", kept(run), data), run.policy.on_success, result)
+    ended = Ended("complete", data=data, keep=kept(run))
+    return RunOutcome(ended, run.policy.on_success, result)
 
 
 def failed(run: RunningJob, error: BaseException) -> RunOutcome:
     """Return the outcome of a run that failed and is not retried."""
-    return RunOutcome(("fail", kept(run), encode_error(error)), run.policy.on_failure, error)
+    ended = Ended("fail", data=encode_error(error), keep=kept(run))
+    return RunOutcome(ended, run.policy.on_failure, error)
 
 
 def raised(
@@ -182,7 +184,7 @@ def raised(
     except BaseException as broken:
         _log_failure(run.task_name, f"{run.task_name} (job {short_id(run.claimed.id)})", broken)
         return failed(run, broken)
-    return outcome._replace(raised=in_run and outcome.value is error)
+    return msgspec.structs.replace(outcome, raised=in_run and outcome.value is error)
 
 
 def _raised(
@@ -193,7 +195,7 @@ def _raised(
     what = f"{run.task_name} (job {short_id(run.claimed.id)}) attempt {run.claimed.attempt}"
     if isinstance(error, PayloadTooNew) and not in_run:
         log.warning("job %s is released: %s", short_id(run.claimed.id), error)
-        return RunOutcome(("snooze", _LEAVE_FOR, b""), None, None)
+        return RunOutcome(Ended("snooze", due=_LEAVE_FOR), None, None)
     if run.missing and isinstance(error, TaskNotFound):
         if run.waited() < PATIENCE:
             return _wait_for_task(run, error)
@@ -202,13 +204,13 @@ def _raised(
         )
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
-        return RunOutcome(("snooze", check_when(error.when), b""), None, None)
+        return RunOutcome(Ended("snooze", due=check_when(error.when)), None, None)
     if isinstance(error, PauseQueue):
         log.info("%s paused queue %s: %s", what, run.queue_state.queue, error)
-        return RunOutcome(("hold", check_when(f"+{error.delay_us}"), b""), None, None)
+        return RunOutcome(Ended("hold", due=check_when(f"+{error.delay_us}")), None, None)
     if _is_cancelled(run, error):
         log.info("%s was cancelled while it ran", what)
-        return RunOutcome(("cancel", "", b""), None, None)
+        return RunOutcome(CANCELLED, None, None)
     delay = _delay(run, error, served)
     if delay is None:
         if not run.ended:
@@ -216,7 +218,8 @@ def _raised(
         return failed(run, error)
     if not run.ended and _floods.may_log(run.task_name, is_final=False):
         log.warning("%s raised %r; again in %.3g s", what, error, delay)
-    return RunOutcome(("retry", f"+{round(delay * 1e6)}", encode_error(error)), None, error, delay)
+    ended = Ended("retry", due=f"+{round(delay * 1e6)}", data=encode_error(error))
+    return RunOutcome(ended, None, error, delay)
 
 
 def _wait_for_task(run: RunningJob, error: TaskNotFound) -> RunOutcome:
@@ -227,7 +230,7 @@ def _wait_for_task(run: RunningJob, error: TaskNotFound) -> RunOutcome:
     since_us = run.claimed.missing_us or run.claimed.token
     until = from_us(since_us + round(PATIENCE * 1e6))
     why = TaskNotFound(f"{error} It waits for a worker that has it until {until:%F %T} UTC.")
-    return RunOutcome(("snooze", _LEAVE_FOR, encode_error(why)), None, None)
+    return RunOutcome(Ended("snooze", due=_LEAVE_FOR, data=encode_error(why)), None, None)
 
 
 def died(run: RunningJob, how: str) -> RunOutcome:
@@ -239,7 +242,7 @@ def died(run: RunningJob, how: str) -> RunOutcome:
         error = WorkerCrashed(f"{how} on_crash='fail' forbids to run the job again.")
         return failed(run, error)
     error = WorkerCrashed(how)
-    ended: Ended = ("crash", kept(run), encode_error(error))
+    ended = Ended("crash", data=encode_error(error), keep=kept(run))
     if run.claimed.crashes + 1 >= CRASHES:
         return RunOutcome(ended, run.policy.on_failure, error)
     return RunOutcome(ended, None, error, retry_in=0.0)
@@ -252,10 +255,10 @@ def lost(run: RunningJob, how: str, has_failed: bool) -> RunOutcome:
     """
     error = WorkerCrashed(how)
     if has_failed:
-        return RunOutcome(("fail", "", b""), run.policy.on_failure, error)
+        return RunOutcome(Ended("fail"), run.policy.on_failure, error)
     if run.policy.on_crash == "fail":
         return RunOutcome(UNBEGUN, None, error)
-    return RunOutcome(("crash", "", b""), None, error, retry_in=0.0)
+    return RunOutcome(Ended("crash"), None, error, retry_in=0.0)
 
 
 def crashed() -> WorkerCrashed:
@@ -295,7 +298,7 @@ def _is_cancelled(run: RunningJob, error: BaseException) -> bool:
     """Whether a run ends as cancelled: it raised `JobCancelled`, or a request cancelled it."""
     if isinstance(error, JobCancelled):
         return error.job_id is None
-    return run.asked and isinstance(error, asyncio.CancelledError)
+    return run.cancel_requested and isinstance(error, asyncio.CancelledError)
 
 
 def _delay(run: RunningJob, error: BaseException, served: TaskRegistry) -> float | None:

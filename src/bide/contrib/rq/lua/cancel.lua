@@ -4,11 +4,7 @@
 -- Reply: 1, or 0 if it was not delayed
 local job, delayed, cancelled = KEYS[1], KEYS[2], KEYS[3]
 local id, name, gate, delays = unpack(ARGV, 1, 4)
-if not redis.call('ZSCORE', delayed, id) then
-  return 0
-end
-local fields = judged(job)
-if not is_delayed(fields, name, gate, delayed, delays) and not is_delay_rqs(fields, name) then
+if not still_delayed(job, id, name, gate, delayed, delays) then
   return 0
 end
 redis.call('ZREM', delayed, id) -- first: then a full server lets the rest pass

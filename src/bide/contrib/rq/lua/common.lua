@@ -25,7 +25,7 @@ local function delay_until(delayed, channel, id, us, now)
   return due
 end
 
--- The fields that the next two judge by.
+-- The fields by which the next functions judge.
 local function judged(job)
   return redis.call(
     'HMGET', job, 'status', 'origin', 'enqueued_at', 'delayed_on', 'delayed_in', 'delay_gated',
@@ -56,4 +56,13 @@ local function is_delay_rqs(fields, name)
   local status, origin, enqueued, created = fields[1], fields[2], fields[3], fields[7]
   return status == 'queued' and origin == name
     and (not enqueued or (created and enqueued < created))
+end
+
+-- Whether a job is still delayed on a queue, in this sorted set.
+local function still_delayed(job, id, name, gate, delayed, delays)
+  if not redis.call('ZSCORE', delayed, id) then
+    return false
+  end
+  local fields = judged(job)
+  return is_delayed(fields, name, gate, delayed, delays) or is_delay_rqs(fields, name)
 end

@@ -6,11 +6,7 @@
 local job, delayed = KEYS[1], KEYS[2]
 local id, name, from, us, channel = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local gate, delays = ARGV[6], ARGV[7]
-if not redis.call('ZSCORE', delayed, id) then
-  return 0
-end
-local fields = judged(job)
-if not is_delayed(fields, name, gate, delayed, delays) and not is_delay_rqs(fields, name) then
+if not still_delayed(job, id, name, gate, delayed, delays) then
   return 0
 end
 local now = clock()

@@ -1,17 +1,16 @@
 -- The large results of a queue stay within a budget of bytes (`Retention(results=...)`): if they do
--- not fit, the oldest are dropped. `retention` counts what is removed with its job.
---
--- The field `result_bytes` of `meta` has the sum, and `results_from` when those jobs completed from
--- which on results have not been looked at. While `results_over` is there, they exceed the budget,
--- and settles look on that bring no large ones: a few large ones may stand behind many small.
+-- not fit, the oldest are dropped. `retention` counts what is removed with its job. The field
+-- `result_bytes` of `meta` has the sum, and `results_from` when those jobs completed from which on
+-- results have not been looked at. While `results_over` is there, they exceed the budget, and
+-- settles look on that bring no large ones: a few large ones may stand behind many small.
 local budget = {}
 
 local BUDGET, MOST, FAR = 100000000, 200, 9000000000000000
 
 -- Counts `bytes` of new results, and drops the oldest that do not fit: it looks at as many jobs as
--- have completed now, `count`, and at `MOST` more. `held`: says of an id whether other jobs need
--- its result. Returns how many were dropped; the record of each job says so.
-function budget.add(meta, sets, run_record, bytes, count, large, held)
+-- have completed now, `count`, and at `MOST` more. Spares those that other jobs need. Returns how
+-- many were dropped; the record of each job says so.
+function budget.add(has_edges, bytes, count)
   local set = redis.call('HMGET', meta, 'result_bytes', 'result_budget', 'results_from',
     'results_over')
   local most, from = tonumber(set[2]) or BUDGET, set[3]
@@ -24,19 +23,21 @@ function budget.add(meta, sets, run_record, bytes, count, large, held)
     return 0
   end
   local limit, dropped, spared, last = count + MOST, 0, false, nil
-  local found = redis.call('ZRANGEBYSCORE', sets.completed, from or '-inf', '+inf', 'WITHSCORES',
+  local found = redis.call('ZRANGEBYSCORE', completed, from or '-inf', '+inf', 'WITHSCORES',
     'LIMIT', 0, limit)
   for i = 1, #found, 2 do
     if bytes <= most then break end
-    local id, size = found[i], redis.call('HSTRLEN', sets.results, found[i])
+    local id, size = found[i], redis.call('HSTRLEN', results, found[i])
     last = found[i + 1]
-    if size >= large then
-      if held and held(id) ~= false then
+    if size >= retention.LARGE then
+      if has_edges and deps.is_held(id) ~= false then
         spared = true
       else
-        redis.call('HDEL', sets.results, id)
-        local line = redis.call('HGET', sets.run, id)
-        if line then redis.call('HSET', sets.run, id, run_record.dropped(line, size)) end
+        redis.call('HDEL', results, id)
+        local line = redis.call('HGET', run, id)
+        local head, ended = string.match(line or '', '^(.*)( %d+e)$')
+        head = (head or line or '') .. string.format(' %dd', size)
+        if line then redis.call('HSET', run, id, head .. (ended or '')) end
         bytes, dropped = bytes - size, dropped + 1
       end
     end
@@ -46,8 +47,7 @@ function budget.add(meta, sets, run_record, bytes, count, large, held)
     redis.call('HDEL', meta, 'results_from', 'results_over')
     if not from and not spared then bytes = 0 end
   elseif last then
-    -- One settle may complete more jobs than this call looks at, all with one score. Then the next
-    -- call goes on behind that score: otherwise it would look at the same jobs again.
+    -- All may have one score: then the next call goes on behind it, not at the same jobs again.
     local behind = bytes > most and found[2] == last and '(' or ''
     redis.call('HSET', meta, 'results_from', behind .. last)
     if bytes > most then redis.call('HSET', meta, 'results_over', 1) end

@@ -1,22 +1,15 @@
--- The server's clock, read once per script. All times are whole microseconds since 1970.
---
--- A high-water mark in `meta` shows a jump. Backward: the new time is taken, promises made in the
--- old one are dropped, and leases that reach too far are clamped as they are met. Forward: no
--- lease is reclaimed before its holder had the time of one lease to renew it.
+-- Jumps of the server's clock. All times are whole microseconds since 1970. A high-water mark in
+-- `meta` shows a jump. Backward: the new time is taken, promises made in the old one are dropped,
+-- and leases that reach too far are clamped as they are met. Forward: no lease is reclaimed before
+-- its holder had the time of one lease to renew it.
 local clock = {}
 
 local MARK_EVERY, BACK, FORWARD, LONGEST_CALM = 1000000, 2000000, 30000000, 300000000
 
-function clock.now(meta)
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
--- Called by the scripts that only workers call, after their first removal (a full server refuses
--- whatever adds before). `seen` is the mark as it was read. Where the clock has jumped: until when
--- no lease is to be reclaimed but those that had ended before the jump, and when that was. Third:
--- whether the mark was moved, which is so about once a second.
-function clock.observe(meta, keep, park, seen, now, lease_us)
+-- Called after the first removal (a full server refuses what adds before). `seen` is the mark as it
+-- was read. Where the clock has jumped: until when no lease is to be reclaimed but those that had
+-- ended before the jump, and when that was. Third: whether the mark moved, about once a second.
+function clock.observe(seen, lease_us)
   if not seen then
     redis.call('HSET', meta, 'clock', now)
   elseif now - seen > FORWARD then

@@ -1,11 +1,8 @@
 -- The clock under test of all queues of a prefix: the server's own time plus an offset, or a moment
--- at which it is held. Both stand in one key of the prefix, so that one command moves all queues,
--- also those first used later. The key is none that a script declares: this clock is for a server
--- of a test's own, never for a Cluster.
-return function(meta)
-  local time = redis.call('TIME')
-  local prefix = string.match(meta, '^[^{]*')
-  local set = redis.call('HMGET', prefix .. 'test_clock', 'offset_us', 'held_us')
-  if set[2] then return tonumber(set[2]) end
-  return time[1] * 1000000 + time[2] + (tonumber(set[1] or 0) or 0)
-end
+-- at which it is held. Both stand in one key, so that one command moves all queues, also those used
+-- later. No script declares the key: this clock is for a server of a test's own, not for a Cluster.
+local time = redis.call('TIME')
+local prefix = string.match(meta, '^[^{]*')
+local set = redis.call('HMGET', prefix .. 'test_clock', 'offset_us', 'held_us')
+if set[2] then return tonumber(set[2]) end
+return time[1] * 1000000 + time[2] + (tonumber(set[1] or 0) or 0)

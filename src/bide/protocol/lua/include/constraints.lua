@@ -5,7 +5,7 @@
 --   e=N    it did not begin in time, and was cancelled at N
 --   g=NAME it is of this group
 --   n=N    of which N may run at once, as it was asked with this job
---   k=...  the key under which calls fold (`dedup`), always followed by how:
+--   k=...  the key under which calls are deduplicated (`dedup`), always followed by how:
 --   f=uk,f it is unique: others are kept out (k), or replace it (r), or are rejected (x), until it
 --          has ended (f) or begun (s), or for so many microseconds
 --   f=dQ,M it is put off until no call has come for Q microseconds, and by M at most (0: any time)
@@ -15,7 +15,7 @@
 --   d=-e   it runs once all have ended in any way
 --   d=-f   it runs as soon as one has failed or was cancelled
 --   w=+N   of one that waits for others: when it is due, counted from when it is freed; or w==N
---   p=N    and its priority
+--   p=N    of such a one: its priority
 --   c=id   it was cancelled, because this job that it waited for did not end as it should have
 local constraints = {}
 
@@ -27,12 +27,13 @@ local NOTED = {e = {'^%d+$'}, w = {'^[+=]%d+$'}, p = {'^%d$'}, c = {'^%S+$'}}
 -- With a key, or with a parent, and all that may stand beside these, there is room to spare.
 local LONGEST, VALUE = 1200, {g = 128, n = 6, k = 800, f = 45, c = 300}
 
-local function read(line, is_known)
+-- Whether a caller may ask this; or, where it `is_stored`, whether it can stand in the hash.
+function constraints.valid(line, is_stored)
   local count = 0
   for word in string.gmatch(line, '[^ ]+') do
     local name, value = string.match(word, '^(%l)=(%S+)$')
     local fits = false
-    for _, form in ipairs(name and is_known(name) or {}) do
+    for _, form in ipairs(ASKED[name] or is_stored and NOTED[name] or {}) do
       fits = fits or string.find(value, form) ~= nil
     end
     if not fits or #value > (VALUE[name] or 17)
@@ -48,26 +49,26 @@ local function read(line, is_known)
       and not string.find(' ' .. line, ' d=', 1, true)))
 end
 
--- Whether a caller may ask this.
-function constraints.valid(line)
-  return read(line, function(name) return ASKED[name] end)
-end
-
--- Whether this can stand in the hash.
-function constraints.is_one(line)
-  return read(line, function(name) return ASKED[name] or NOTED[name] end)
-end
-
 -- What a line says under a name, or nil.
 function constraints.value(line, name)
   return line and string.match(' ' .. line, ' ' .. name .. '=(%S+)')
 end
+
+-- The due set of a job that is not due yet: by the priority that its line has.
+function constraints.level(line) return 10 - (constraints.value(line, 'p') or 5) end
 
 -- By when a job that is due at `due` must have begun, or nil; `due` is nil while that is not known.
 function constraints.begins_by(line, due)
   local way, us = string.match(constraints.value(line, 'x') or '', '^([+@])(%d+)')
   if not us or (way == '+' and not due) then return nil end
   return way == '+' and due + tonumber(us) or tonumber(us)
+end
+
+-- Notes by when a job that waits and is due at `due` must have begun; nil where it need not.
+function constraints.expires(id, line, due)
+  local by = constraints.begins_by(line, due)
+  if by then redis.call('ZADD', expiring, by, id) else redis.call('ZREM', expiring, id) end
+  return by
 end
 
 return constraints

@@ -2,7 +2,7 @@
 --
 -- `unique` has per key, `<kind>:<key>`, a line `<id> <until> <since>[ <more>]`:
 --
---   kind   u: unique; d: debounced; t: throttled; g: gathering
+--   kind   u: unique; d: debounced; t: throttled; g: batched
 --   id     of the job that holds it, or '-'
 --   until  f: it holds until it has ended; s: until it has begun; or until that time (µs)
 --   since  when it came (µs)
@@ -34,7 +34,7 @@ end
 
 -- Frees the keys that these jobs hold for a time, because they are being deleted; or were
 -- cancelled, and nothing is about to say so any more.
-function dedup_keys.free(unique, terms, ids)
+function dedup_keys.free(ids)
   if redis.call('EXISTS', unique) == 0 then return end
   local lines = redis.call('HMGET', terms, unpack(ids))
   for i, id in ipairs(ids) do

@@ -1,5 +1,4 @@
--- What a producer will wait for behind the script, and whether this server can do that: asked
--- before anything is written, so that what cannot be had is refused and not pretended.
+-- What a producer will wait for, and whether the server can do it: asked before any write.
 local durability = {}
 
 -- Which of `INFO`'s sections says so, and the words to look for.
@@ -18,15 +17,14 @@ local function lack(command, section, words, name, ...)
   if not string.find(info, words) then return name end
 end
 
-function durability.valid(wanted)
-  return wanted == '' or wanted == 'replica' or wanted == 'fsync' or wanted == 'replica,fsync'
-end
-
--- What the server, or the caller's rights, lack; nil for nothing.
-function durability.lacks(wanted)
+-- The reply of a script that refuses what the server, or the caller's rights, lack; or nil.
+function durability.refusal(wanted, script)
+  if wanted ~= 'replica' and wanted ~= 'fsync' and wanted ~= 'replica,fsync' then
+    return redis.error_reply('BADARG ' .. script .. ' wanted')
+  end
   for kind in string.gmatch(wanted, '%a+') do
-    local found = SIGNS[kind] and lack(unpack(SIGNS[kind]))
-    if found then return found end
+    local found = lack(unpack(SIGNS[kind]))
+    if found then return {'cannot', found} end
   end
 end
 

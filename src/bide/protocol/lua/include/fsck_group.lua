@@ -2,28 +2,28 @@
 -- its group does not know of. `place` is where the job is, or goes: state, level and score.
 local fsck_group = {}
 
-function fsck_group.leave(sets, group, grp, place, id)
+function fsck_group.leave(grp, place, id)
   if grp and place.state == 'active' then
-    group.release(sets, grp, id)
+    group.release(grp, id)
   elseif grp and place.state == 'due' and place.level == group.GROUPED then
-    group.drop(sets, grp, tonumber(place.score) or 0, id)
+    group.drop(grp, tonumber(place.score) or 0, id)
   end
 end
 
-function fsck_group.enter(sets, group, grp, place, id)
+function fsck_group.enter(grp, place, id)
   if grp and place.state == 'active' then
-    group.hold(sets, grp, id)
+    redis.call('ZADD', held, 0, grp.name .. ' ' .. id)
   elseif grp and place.state == 'due' and place.level == group.GROUPED then
-    group.put(sets, grp, tonumber(place.score), id)
+    group.put(grp, tonumber(place.score), id)
   end
 end
 
 -- Whether its group has it where it is.
-function fsck_group.is_known(sets, group, grp, place, id)
+function fsck_group.is_known(grp, place, id)
   if grp and place.state == 'active' then
-    return redis.call('ZSCORE', sets.held, grp.name .. ' ' .. id)
+    return redis.call('ZSCORE', held, grp.name .. ' ' .. id)
   elseif grp and place.state == 'due' and place.level == group.GROUPED then
-    return redis.call('ZSCORE', sets.order, group.entry(grp.name, tonumber(place.score) or 0, id))
+    return redis.call('ZSCORE', order, group.entry(grp.name, tonumber(place.score) or 0, id))
   end
   return true
 end

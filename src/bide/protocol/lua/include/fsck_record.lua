@@ -5,12 +5,11 @@ local STAMPS = '[CRFSHLXK-]'
 local HEAD = '^' .. string.rep('%d', 16) .. STAMPS .. string.rep('%d', 16) .. STAMPS .. ' '
 local LAST = 9000000000000000 -- tokens and times end before: 16 digits would not hold the next
 local MOST = 1000000000
-local YEAR = 366 * 86400000000
 local CRASHES, MANY_STRIKES = 3, 10
 
 -- The fields of a run record, and whether anything of it had to be assumed. Nothing where not even
 -- the tokens can be read.
-function fsck_record.read(run_record, line, now)
+function fsck_record.read(line)
   if not line then return nil end
   local rec = run_record.parse(line)
   if not string.find(line, HEAD) or tonumber(run_record.token(line)) >= LAST then
@@ -23,18 +22,16 @@ function fsck_record.read(run_record, line, now)
     rec.ended = ended
     return rec
   end
-  return run_record.unknown(string.sub(line, 1, 34), now), true
+  return run_record.unknown(string.sub(line, 1, 34)), true
 end
 
 function fsck_record.stamp(rec) return string.sub(rec.head, 17, 17) end
 
--- Was it given up, because workers died under it?
-local function given_up(rec) return rec.crashes >= CRASHES or rec.strikes >= MANY_STRIKES end
-
 -- The state in which the last that is known of a job leaves it.
 function fsck_record.state(rec)
   local stamp = fsck_record.stamp(rec)
-  if (stamp == '-' or stamp == 'K') and given_up(rec) then return 'failed' end
+  local is_given_up = rec.crashes >= CRASHES or rec.strikes >= MANY_STRIKES -- workers died under it
+  if is_given_up and (stamp == '-' or stamp == 'K') then return 'failed' end
   if rec.attempt == 0 then return 'due' end -- never taken, or given back, or to begin again
   if stamp == '-' then return tonumber(string.sub(rec.head, 1, 16)) > 0 and 'active' or 'due' end
   return ({C = 'completed', F = 'failed', X = 'cancelled'})[stamp] or 'due'
@@ -56,21 +53,6 @@ function fsck_record.level(rec, level)
   if rec and rec.missing and level == 12 then return 12 end
   if rec then return rec.strikes >= 2 and 11 or 10 - rec.priority end
   return level and level <= 10 and level or 5
-end
-
--- A score as a moment in whole microseconds; nothing where it is none.
-function fsck_record.moment(score, least, most)
-  local at = tonumber(score)
-  if at and at == at and at >= least and at <= most and at % 1 == 0 then return at end
-end
-
--- The latest that the server's clock has shown: what was written before it was set back lies ahead
--- of now, which is not an error. `mark` and `rewound` are fields of `meta`.
-function fsck_record.latest(now, mark, rewound)
-  for _, at in ipairs({mark or false, rewound or false}) do
-    now = math.max(now, at and fsck_record.moment(at, 0, now + 100 * YEAR) or 0)
-  end
-  return now
 end
 
 -- Notes without the lines that cannot be read; nil where all can be.

@@ -13,8 +13,8 @@
 -- the next begin.
 --
 -- What is done to a job of a group changes `order` or `held` at once; then `turns` puts the marker
--- where it belongs. `sets` has the queue's keys by their names, `touched` records by group.
-local group = {GROUPED = 13, ALONE = 11}
+-- where it belongs. Until then the groups' records are in `touched`, by their names.
+local group = {GROUPED = 13, ALONE = 11, touched = {}}
 
 local LEVELS, DEFAULT, STALE = 10, 5, 8
 local FORM = '^(%d) (%d+) (%d+) ([01]) (%d+) (%d+)(.*)$'
@@ -43,7 +43,7 @@ function group.parse(text, name)
   return grp
 end
 
-function group.read(sets, name) return group.parse(redis.call('HGET', sets.groups, name), name) end
+function group.read(name) return group.parse(redis.call('HGET', groups, name), name) end
 
 function group.format(grp)
   local line = string.format('%d %d %d %d %d %.0f', grp.priority, grp.asked, grp.set, grp.paused,
@@ -52,15 +52,15 @@ function group.format(grp)
   return line .. string.format(' %.0f ', grp.free) .. grp.rate .. ' ' .. grp.spent
 end
 
--- The group of a job with these terms, among those that are `touched`; `priority` is for one that
--- is not known any more. Nil for a job of no group.
-function group.touch(sets, touched, line, priority)
+-- The group of a job with these terms, which is touched by this; `priority` is for one that is not
+-- known any more. Nil for a job of no group.
+function group.touch(line, priority)
   local name = group.of(line)
   if not name then return nil end
-  local grp = touched[name]
+  local grp = group.touched[name]
   if not grp then
-    grp = group.read(sets, name)
-    touched[name] = grp
+    grp = group.read(name)
+    group.touched[name] = grp
     if not grp.is_known then
       grp.priority = priority or DEFAULT
       grp.asked = tonumber(string.match(' ' .. line, ' n=(%d+)') or 0)
@@ -75,9 +75,7 @@ function group.limit(grp) return grp.set > 0 and grp.set or math.max(grp.asked, 
 -- What all of a group's entries lie between.
 function group.within(name) return '[' .. name .. ' ', '(' .. name .. '!' end
 
-function group.running(sets, name)
-  return redis.call('ZLEXCOUNT', sets.held, group.within(name))
-end
+function group.running(name) return redis.call('ZLEXCOUNT', held, group.within(name)) end
 
 function group.entry(name, at, id) return string.format('%s %017.0f %s', name, at, id) end
 
@@ -88,25 +86,25 @@ function group.marker(grp)
   return string.format('%s %017.0f ', group.letter(grp.level), grp.turn) .. grp.name
 end
 
-local function note(rate_limit, grp, b, now)
-  grp.spent = rate_limit.stored(b)
-  b = rate_limit.bucket(grp.rate, grp.spent, now)
-  grp.free = b.tokens < 1 and rate_limit.refilled(b) or 0
+local function note(grp, bucket)
+  grp.spent = rate_limit.stored(bucket)
+  bucket = rate_limit.bucket(grp.rate, grp.spent)
+  grp.free = bucket.tokens < 1 and rate_limit.refilled(bucket) or 0
 end
 
 -- A job of a group that has a rate begins.
-function group.spend(rate_limit, grp, now)
-  local b = rate_limit.bucket(grp.rate, grp.spent, now)
-  if not b then return end
-  b.taken, b.last = b.taken + 1, now
-  note(rate_limit, grp, b, now)
+function group.spend(grp)
+  local bucket = rate_limit.bucket(grp.rate, grp.spent)
+  if not bucket then return end
+  bucket.taken, bucket.last = bucket.taken + 1, now
+  note(grp, bucket)
 end
 
 -- Jobs of a group that has a rate were given back before they began: `unbegun`, as `rate_limit`
 -- has it.
-function group.put_back(rate_limit, grp, unbegun, now)
-  local b = rate_limit.bucket(grp.rate, grp.spent, now)
-  if b and rate_limit.put_back(b, unbegun) then note(rate_limit, grp, b, now) end
+function group.put_back(grp, unbegun)
+  local bucket = rate_limit.bucket(grp.rate, grp.spent)
+  if bucket and rate_limit.put_back(bucket, unbegun) then note(grp, bucket) end
 end
 
 -- What the latest of a group's jobs says of it, holds.
@@ -115,33 +113,31 @@ function group.join(grp, line, level)
   grp.asked = tonumber(string.match(' ' .. line, ' n=(%d+)')) or grp.asked
 end
 
-function group.put(sets, grp, at, id)
-  redis.call('ZADD', sets.due[group.GROUPED], at, id)
-  redis.call('ZADD', sets.order, 0, group.entry(grp.name, at, id))
+function group.put(grp, at, id)
+  redis.call('ZADD', due[group.GROUPED], at, id)
+  redis.call('ZADD', order, 0, group.entry(grp.name, at, id))
 end
 
-function group.drop(sets, grp, at, id)
+function group.drop(grp, at, id)
   grp.is_changed = true
-  redis.call('ZREM', sets.order, group.entry(grp.name, at, id))
+  redis.call('ZREM', order, group.entry(grp.name, at, id))
 end
 
-function group.hold(sets, grp, id) redis.call('ZADD', sets.held, 0, grp.name .. ' ' .. id) end
-
-function group.release(sets, grp, id) redis.call('ZREM', sets.held, grp.name .. ' ' .. id) end
+function group.release(grp, id) redis.call('ZREM', held, grp.name .. ' ' .. id) end
 
 -- When a group's next job is due, and its id. Entries of jobs that are not there are dropped; where
 -- there are many of them, some: then a time, and no id.
-function group.head(sets, name)
+function group.head(name)
   for _ = 1, STALE do
     local least, most = group.within(name)
-    local entry = redis.call('ZRANGEBYLEX', sets.order, least, most, 'LIMIT', 0, 1)[1]
+    local entry = redis.call('ZRANGEBYLEX', order, least, most, 'LIMIT', 0, 1)[1]
     if not entry then return nil end
     local at, id = string.match(entry, ' (%d+) (%S+)$', #name + 1)
     at = tonumber(at)
-    if at and tonumber(redis.call('ZSCORE', sets.due[group.GROUPED], id)) == at then
+    if at and tonumber(redis.call('ZSCORE', due[group.GROUPED], id)) == at then
       return at, id
     end
-    redis.call('ZREM', sets.order, entry)
+    redis.call('ZREM', order, entry)
   end
   return 0
 end
@@ -153,12 +149,12 @@ local function wait_of(grp)
 end
 
 -- Puts a group's marker where it belongs, and remembers the group while there is anything to
--- remember: at once, or with those in `notes`. When its turn is, or nil. One whose turn has come
--- keeps its place among the others.
-function group.turn(sets, grp, now, notes)
-  local running = grp.running or group.running(sets, grp.name)
+-- remember, with those in `changed`. When its turn is, or nil. One whose turn has come keeps its
+-- place among the others.
+local function turn_of(grp, changed)
+  local running = grp.running or group.running(grp.name)
   local may_begin = grp.paused == 0 and running < group.limit(grp)
-  local at = (may_begin or running == 0) and group.head(sets, grp.name)
+  local at = (may_begin or running == 0) and group.head(grp.name)
   local level, turn = 0, 0
   -- It is later only where the clock was set back.
   if grp.free > now then grp.free = math.min(grp.free, now + wait_of(grp)) end
@@ -167,48 +163,36 @@ function group.turn(sets, grp, now, notes)
     turn = math.max(at, now, grp.free)
     if grp.level > 0 and grp.turn <= now and turn == now then turn = grp.turn end
   end
-  if grp.level > 0 then redis.call('ZREM', sets.turns, group.marker(grp)) end
+  if grp.level > 0 then redis.call('ZREM', turns, group.marker(grp)) end
   grp.level, grp.turn = level, turn
-  if level > 0 then redis.call('ZADD', sets.turns, 0, group.marker(grp)) end
+  if level > 0 then redis.call('ZADD', turns, 0, group.marker(grp)) end
   if at or running > 0 or grp.set > 0 or grp.paused == 1 or grp.rate then
-    if notes then
-      notes[#notes + 1] = grp.name
-      notes[#notes + 1] = group.format(grp)
-    else
-      redis.call('HSET', sets.groups, grp.name, group.format(grp))
-    end
+    changed[#changed + 1] = grp.name
+    changed[#changed + 1] = group.format(grp)
   else
-    redis.call('HDEL', sets.groups, grp.name)
+    redis.call('HDEL', groups, grp.name)
   end
   return level > 0 and turn or nil
 end
 
--- The same for all groups that were touched; the earliest of their turns, or nil.
-function group.turns(sets, touched, now)
+-- Does this for all groups that were touched; the earliest of their turns, or nil.
+function group.turns()
   local earliest
-  local notes = {}
-  for _, grp in pairs(touched) do
-    local turn = group.turn(sets, grp, now, notes)
+  local changed = {}
+  for _, grp in pairs(group.touched) do
+    local turn = turn_of(grp, changed)
     if turn and (not earliest or turn < earliest) then earliest = turn end
   end
-  if #notes > 0 then redis.call('HSET', sets.groups, unpack(notes)) end
+  if #changed > 0 then redis.call('HSET', groups, unpack(changed)) end
+  group.touched = {}
   return earliest
 end
 
 -- A job has been taken out of `due:grouped` and is not to run: out of its group, too.
-function group.leave(sets, touched, at, id)
-  local grp = group.touch(sets, touched, redis.call('HGET', sets.terms, id))
-  if grp then group.drop(sets, grp, at, id) end
+function group.leave(at, id)
+  local grp = group.touch(redis.call('HGET', terms, id))
+  if grp then group.drop(grp, at, id) end
   return grp
-end
-
--- Groups of which `purge` has set jobs aside: those of which nothing is left are forgotten.
-function group.forget(sets, ids, now)
-  local touched = {}
-  for _, line in ipairs(redis.call('HMGET', sets.terms, unpack(ids))) do
-    group.touch(sets, touched, line or nil)
-  end
-  group.turns(sets, touched, now)
 end
 
 return group

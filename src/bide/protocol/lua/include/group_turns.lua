@@ -8,40 +8,39 @@ local group_turns = {BEGIN = 'begin'}
 
 local SUSPECT, AHEAD, HELD = 2, 50, 1000
 
--- When the first turn at a level is, and whose; nil where there is none.
-function group_turns.first(sets, group, level)
+-- When the first turn at a level is; nil where there is none.
+function group_turns.first(level)
   local letter = group.letter(level)
-  local marker = redis.call('ZRANGEBYLEX', sets.turns, '[' .. letter, '(' .. letter .. '!', 'LIMIT',
+  local marker = redis.call('ZRANGEBYLEX', turns, '[' .. letter, '(' .. letter .. '!', 'LIMIT',
     0, 1)[1]
-  if not marker then return nil end
-  return tonumber(string.sub(marker, 3, 19)) or 0, string.sub(marker, 21), marker
+  return marker and (tonumber(string.sub(marker, 3, 19)) or 0)
 end
 
--- The markers of turns that have come, the first of them.
-local function due_markers(sets, group, level, now, most)
-  local letter = group.letter(level)
-  return redis.call('ZRANGEBYLEX', sets.turns, '[' .. letter,
-    string.format('(%s %017.0f', letter, now + 1), 'LIMIT', 0, most)
+-- The names of the groups of these markers, and their records.
+local function read(markers)
+  local names = {}
+  for i, marker in ipairs(markers) do names[i] = string.sub(marker, 21) end
+  return names, #names > 0 and redis.call('HMGET', groups, unpack(names)) or {}
 end
 
 -- The next jobs of groups whose turn it is, one of each: id and due time of each as `ZRANGE` gives
 -- them, and their groups; third, how many turns were looked at, which `steps.left` bounds.
-local function pick(sets, group, run_record, level, now, wanted, steps, touched)
-  local markers = due_markers(sets, group, level, now, math.min(wanted, steps.left))
+local function pick(level, wanted, steps)
+  local letter = group.letter(level)
+  local markers = redis.call('ZRANGEBYLEX', turns, '[' .. letter,
+    string.format('(%s %017.0f', letter, now + 1), 'LIMIT', 0, math.min(wanted, steps.left))
   if #markers == 0 then return {}, {}, 0 end
   steps.left = steps.left - #markers
-  redis.call('ZREM', sets.turns, unpack(markers))
-  local names = {}
-  for i, marker in ipairs(markers) do names[i] = string.sub(marker, 21) end
-  local known = redis.call('HMGET', sets.groups, unpack(names))
+  redis.call('ZREM', turns, unpack(markers))
+  local names, known = read(markers)
   local ids, times, owners = {}, {}, {}
   for i, marker in ipairs(markers) do
     local grp = group.parse(known[i], names[i])
     if grp.level == level and group.marker(grp) == marker then -- else it is none of its
       grp.level = 0
-      touched[grp.name] = grp
-      local due_us, id = group.head(sets, grp.name)
-      grp.running = group.running(sets, grp.name)
+      group.touched[grp.name] = grp
+      local due_us, id = group.head(grp.name)
+      grp.running = group.running(grp.name)
       if id and due_us <= now and grp.free <= now and grp.paused == 0
         and grp.running < group.limit(grp) then
         local n = #ids + 1
@@ -50,7 +49,7 @@ local function pick(sets, group, run_record, level, now, wanted, steps, touched)
     end
   end
   local picked, picked_groups = {}, {}
-  local lines = #ids > 0 and redis.call('HMGET', sets.run, unpack(ids))
+  local lines = #ids > 0 and redis.call('HMGET', run, unpack(ids))
   for i, grp in ipairs(owners) do
     local was = lines[i] and run_record.parse(lines[i])
     local is_suspect = was and was.strikes >= SUSPECT
@@ -68,11 +67,10 @@ end
 
 -- Takes up to `wanted` jobs of groups whose turn it is. `take` takes jobs out of `due:grouped`,
 -- adds to `taken` those that now run, and returns how many of them it has looked at.
-function group_turns.take(sets, group, rate_limit, run_record, level, now, wanted, steps, take,
-  taken)
+function group_turns.take(level, wanted, steps, take, taken)
   repeat
-    local touched, first = {}, #taken + 1
-    local picked, owners, met = pick(sets, group, run_record, level, now, wanted, steps, touched)
+    local first = #taken + 1
+    local picked, owners, met = pick(level, wanted, steps)
     local seen = #owners > 0 and take(group.GROUPED, picked, level) or 0
     local runs, entries, holders = {}, {}, {}
     for i = first, #taken do runs[taken[i]] = true end
@@ -81,31 +79,28 @@ function group_turns.take(sets, group, rate_limit, run_record, level, now, wante
       entries[i] = group.entry(grp.name, at, id)
       if runs[id] then
         grp.running = grp.running + 1
-        if grp.rate then group.spend(rate_limit, grp, now) end
+        if grp.rate then group.spend(grp) end
         holders[#holders + 1] = 0
         holders[#holders + 1] = grp.name .. ' ' .. id
       end
     end
     for i = seen + 1, #owners do owners[i].level = level end -- not looked at: keeps its place
-    if seen > 0 then redis.call('ZREM', sets.order, unpack(entries)) end
-    if #holders > 0 then redis.call('ZADD', sets.held, unpack(holders)) end
-    group.turns(sets, touched, now)
+    if seen > 0 then redis.call('ZREM', order, unpack(entries)) end
+    if #holders > 0 then redis.call('ZADD', held, unpack(holders)) end
+    group.turns()
     wanted = wanted - (#taken - first + 1)
   until met == 0 or seen < #owners or wanted <= 0
 end
 
 -- Whether the rate of a group holds back a job that is due. Looks at the next `HELD` turns of a
 -- level.
-function group_turns.holds_back(sets, group, level, now)
+function group_turns.holds_back(level)
   local letter = group.letter(level)
-  local found = redis.call('ZRANGEBYLEX', sets.turns, string.format('(%s %017.0f', letter, now + 1),
-    '(' .. letter .. '!', 'LIMIT', 0, HELD)
-  local names = {}
-  for i, marker in ipairs(found) do names[i] = string.sub(marker, 21) end
-  local known = #names > 0 and redis.call('HMGET', sets.groups, unpack(names)) or {}
+  local names, known = read(redis.call('ZRANGEBYLEX', turns,
+    string.format('(%s %017.0f', letter, now + 1), '(' .. letter .. '!', 'LIMIT', 0, HELD))
   for i, name in ipairs(names) do
     local grp = group.parse(known[i], name)
-    local due_us = grp.turn > now and grp.turn == grp.free and group.head(sets, grp.name)
+    local due_us = grp.turn > now and grp.turn == grp.free and group.head(grp.name)
     if due_us and due_us <= now then return true end
   end
   return false
@@ -113,32 +108,31 @@ end
 
 -- The clock was set back: turns that had come are ahead now, and come at once. Goes through the
 -- markers from one on, some at a time; true if there are more.
-function group_turns.rewind(sets, group, now, from)
+function group_turns.rewind(from)
   if not string.find(from, '^%(') then from = '-' end
-  local found = redis.call('ZRANGEBYLEX', sets.turns, from, '+', 'LIMIT', 0, AHEAD)
-  local touched = {}
+  local found = redis.call('ZRANGEBYLEX', turns, from, '+', 'LIMIT', 0, AHEAD)
   for _, marker in ipairs(found) do
     if (tonumber(string.sub(marker, 3, 19)) or 0) > now then
       local name = string.sub(marker, 21)
-      touched[name] = group.read(sets, name)
+      group.touched[name] = group.read(name)
     end
   end
-  group.turns(sets, touched, now)
+  group.turns()
   if #found == AHEAD then
-    redis.call('HSET', sets.meta, 'rewinding', '(' .. found[#found])
+    redis.call('HSET', meta, 'rewinding', '(' .. found[#found])
   else
-    redis.call('HDEL', sets.meta, 'rewinding')
+    redis.call('HDEL', meta, 'rewinding')
   end
   return #found == AHEAD
 end
 
 -- How many of a claim's `wanted` slots go to groups, where both they and single jobs are due at a
 -- level: half, and of one that is left over, each has it in its turn.
-function group_turns.share(meta, had_odd, singles, now, wanted)
+function group_turns.share(level, had_odd, wanted)
   local half = math.floor(wanted / 2)
-  local due = redis.call('ZCOUNT', singles, '-inf', now)
-  if due == 0 then return wanted end
-  if due <= half or wanted % 2 == 0 then return wanted - math.min(due, half) end
+  local singles = redis.call('ZCOUNT', due[level], '-inf', now)
+  if singles == 0 then return wanted end
+  if singles <= half or wanted % 2 == 0 then return wanted - math.min(singles, half) end
   if had_odd then redis.call('HDEL', meta, 'side') else redis.call('HSET', meta, 'side', 1) end
   return had_odd and half or half + 1
 end

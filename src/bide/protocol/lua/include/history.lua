@@ -52,28 +52,21 @@ function history.add(old, new)
   if from <= #all then parts[#parts + 1] = string.sub(all, from) end
   return table.concat(parts, '\n')
 end
-function history.error(rec, now, data)
+
+function history.error(rec, data)
   return string.format('E %d %.0f %.0f %s ', rec.attempt, rec.started, now, rec.worker) .. data
 end
 
-function history.crash(rec, now)
-  return string.format('C %d %.0f %.0f %s', rec.attempt, rec.started, now, rec.worker)
+function history.note(id, line)
+  redis.call('HSET', notes, id, history.add(redis.call('HGET', notes, id), line))
 end
 
 -- From when to when a job was moved. Of many with long notes, which take time to read, a call adds
 -- to the first: `room.left` bytes of them.
-function history.move(room, notes, id, now, from, to)
+function history.move(room, id, from, to)
   room.left = room.left - redis.call('HSTRLEN', notes, id)
   if room.left < 0 then return end
-  local line = string.format('R %.0f %.0f %.0f', now, from, to)
-  redis.call('HSET', notes, id, history.add(redis.call('HGET', notes, id), line))
-end
-
-function history.room() return {left = 1000000} end
-
--- Do notes tell of an attempt? One that was only rescheduled has no run record.
-function history.tells_of_runs(text)
-  return text and string.find('\n' .. text, '\n[^R]') ~= nil
+  history.note(id, string.format('R %.0f %.0f %.0f', now, from, to))
 end
 
 return history

@@ -1,83 +1,63 @@
--- Jobs that come in, and where they stand: among those of their group, or alone; and how one that
--- waits is given another place. It is what `dedup` needs to know of the queue.
-local insert = {}
+-- Where jobs stand that come in, among those of their group or alone, and that get another place.
+local insert = {has_groups = false}
 
--- `sets`: the queue's keys by their names. `ctx`: what the script includes, now, book, and the
--- groups that are touched: the caller calls `group.turns` afterwards. `stores`: where a job that
--- `purge` has set aside may have left something.
-function insert.open(sets, ctx, stores)
-  local group = ctx.group
-  local inserter = {GROUPED = group.GROUPED, held = {}, news = 0, notes = 0}
-  for _, name in ipairs({'meta', 'due', 'jobs', 'terms', 'expiring', 'unique', 'folded', 'active',
-    'cancelled', 'run'}) do
-    inserter[name] = sets[name]
-  end
-  for _, name in ipairs({'locate', 'run_record', 'expire', 'dedup_keys', 'constraints',
-    'read_budget'}) do
-    inserter[name] = ctx[name]
-  end
+-- Something is due then, which the gate may hold back; or over, which no gate does.
+local soonest_due, soonest_over
 
-  function inserter.is_trashed(id)
-    return redis.call('HEXISTS', inserter.meta, 'trash') == 1
-      and ctx.trash_sweep.take(sets.trash, stores, {id})[id]
-  end
+function insert.due_by(at)
+  if at and (not soonest_due or at < soonest_due) then soonest_due = at end
+end
 
-  -- Something is due then, which the gate may hold back; or over, which no gate does.
-  local soonest_due, soonest_over
-  function inserter.due_by(at)
-    if at and (not soonest_due or at < soonest_due) then soonest_due = at end
-  end
-  function inserter.by(at)
-    if at and (not soonest_over or at < soonest_over) then soonest_over = at end
-  end
+function insert.by(at)
+  if at and (not soonest_over or at < soonest_over) then soonest_over = at end
+end
 
-  -- When someone must look at what was added, if at all; `rate_limit` where the queue has limits.
-  function inserter.soonest(rate_limit)
-    local at = soonest_due
-    if at and rate_limit then at = rate_limit.earliest(inserter.meta, at, ctx.now) end
-    inserter.by(at)
-    return soonest_over
+function insert.begins(begins_by) insert.by(begins_by and math.max(begins_by, now)) end
+
+-- When someone must look at what was added, if at all; `limited` where the queue has limits.
+function insert.soonest(limited)
+  insert.by(soonest_due and limited and rate_limit.earliest(soonest_due) or soonest_due)
+  return soonest_over
+end
+
+-- Where a job stands, with these terms.
+local function put(id, line, level, at)
+  local grp = group.touch(line)
+  if not grp then
+    redis.call('ZADD', due[level], at, id)
+    return insert.due_by(at)
   end
+  insert.has_groups = true
+  group.join(grp, line, level)
+  group.put(grp, at, id)
+end
 
-  function inserter.begins(begins_by) inserter.by(begins_by and math.max(begins_by, ctx.now)) end
-
-  -- Where a job stands, with these terms.
-  local function put(id, line, level, at)
-    local grp = group.touch(sets, ctx.touched, line)
-    if not grp then
-      redis.call('ZADD', inserter.due[level], at, id)
-      return inserter.due_by(at)
-    end
-    inserter.has_groups = true
-    group.join(grp, line, level)
-    group.put(sets, grp, at, id)
+-- A new one, whose body is stored.
+function insert.add(id, line, level, at)
+  if line ~= '' then redis.call('HSET', terms, id, line) end
+  local begins_by = constraints.begins_by(line, at)
+  if begins_by then
+    redis.call('ZADD', expiring, begins_by, id)
+    insert.begins(begins_by)
   end
+  put(id, line, level, at)
+end
 
-  -- A new one, whose body is stored.
-  function inserter.add(id, line, level, at)
-    if line ~= '' then redis.call('HSET', inserter.terms, id, line) end
-    local begins_by = inserter.constraints.begins_by(line, at)
-    if begins_by then
-      redis.call('ZADD', inserter.expiring, begins_by, id)
-      inserter.begins(begins_by)
-    end
-    put(id, line, level, at)
-  end
+-- One that waits, from one place to another.
+function insert.move(id, level, was, to_level, at, before, line)
+  redis.call('ZREM', due[level], id)
+  local grp = level == group.GROUPED and group.touch(before)
+  if grp then group.drop(grp, was, id) end
+  local soonest = soonest_due
+  put(id, line, to_level, at)
+  if at >= was then soonest_due = soonest end
+  if book and at ~= was then event.add('rescheduled', 'fold', id, '-', 0, at, '') end
+end
 
-  -- One that waits, from one place to another.
-  function inserter.move(id, level, was, to_level, at, before, line)
-    redis.call('ZREM', inserter.due[level], id)
-    local grp = level == group.GROUPED and group.touch(sets, ctx.touched, before)
-    if grp then group.drop(sets, grp, was, id) end
-    local soonest = soonest_due
-    put(id, line, to_level, at)
-    if at >= was then soonest_due = soonest end
-    if ctx.book and at ~= was then
-      ctx.event.add(ctx.book, 'rescheduled', 'fold', id, '-', 0, at, '')
-    end
-  end
-
-  return inserter
+-- Behind all that was added: groups have their turns.
+function insert.finish()
+  if insert.has_groups then redis.call('HSETNX', meta, 'groups', 1) end
+  insert.due_by(group.turns())
 end
 
 return insert

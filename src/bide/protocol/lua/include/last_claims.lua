@@ -4,21 +4,8 @@ local last_claims = {}
 
 local WORKERS, FORGET_AFTER = 64, 600000000
 
--- When, the number, and the ids with spaces between them; nothing for a worker that is not known.
-function last_claims.read(claims, worker)
-  local last = redis.call('HGET', claims, worker)
-  if not last then return nil end
-  local then_us, seq, ids = string.match(last, '^(%d+) (%d+) (.*)$')
-  return tonumber(then_us), tonumber(seq), ids
-end
-
-function last_claims.note(claims, worker, now, seq, ids)
-  redis.call('HSET', claims, worker,
-    string.format('%.0f %d ', now, seq) .. table.concat(ids, ' '))
-end
-
 -- A new worker pays for some that are gone.
-function last_claims.forget_some(claims, now)
+local function forget_some()
   if redis.call('HLEN', claims) <= WORKERS then return end
   local sample = redis.call('HRANDFIELD', claims, 16, 'WITHVALUES')
   for i = 1, #sample, 2 do
@@ -26,6 +13,30 @@ function last_claims.forget_some(claims, now)
       redis.call('HDEL', claims, sample[i])
     end
   end
+end
+
+-- For a call that is repeated, what it took: of each the id, its record's line, and the record
+-- where it still is of this call. For a call that comes late, 'stale'. For a new one, nothing.
+function last_claims.repeated(worker, seq)
+  local last = redis.call('HGET', claims, worker) or ''
+  local then_us, last_seq, ids = string.match(last, '^(%d+) (%d+) (.*)$')
+  then_us, last_seq = tonumber(then_us), tonumber(last_seq)
+  if not last_seq then return forget_some() end
+  if last_seq < seq then return nil end
+  if last_seq > seq then return 'stale' end
+  local found = {}
+  for id in string.gmatch(ids, '%S+') do
+    local line = redis.call('HGET', run, id)
+    local rec = run_record.parse(line)
+    local is_mine = rec and rec.worker == worker and rec.started == then_us
+    found[#found + 1] = {id = id, line = line, rec = is_mine and rec}
+  end
+  return found
+end
+
+function last_claims.note(worker, seq, ids)
+  redis.call('HSET', claims, worker,
+    string.format('%.0f %d ', now, seq) .. table.concat(ids, ' '))
 end
 
 return last_claims

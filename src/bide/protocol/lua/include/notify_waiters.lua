@@ -1,20 +1,19 @@
--- Telling those who wait for the end of jobs. The channel has the name of the key in which they
--- are noted; a message that is lost costs a bounded wait, because they also look by themselves. So
--- it must not cost a script its end where the caller has no right to the channel, which is what
--- servers give a new user: hence `pcall`.
+-- Telling those who wait for the end of jobs. The channel has the name of the key in which they are
+-- noted. A lost message costs a bounded wait, because they also look by themselves. So a caller
+-- without the right to the channel, as new users are, must not lose its script: hence `pcall`.
 local notify_waiters = {}
 
 local FORGET = 64
 
 -- Some of those whose time is over.
-function notify_waiters.forget(waiters, now)
+function notify_waiters.forget()
   local over = redis.call('ZRANGEBYSCORE', waiters, '-inf', now, 'LIMIT', 0, FORGET)
   if #over > 0 then redis.call('ZREM', waiters, unpack(over)) end
 end
 
-function notify_waiters.tell(waiters, now, ids)
+function notify_waiters.tell(ids)
   if #ids == 0 or redis.call('EXISTS', waiters) == 0 then return end
-  notify_waiters.forget(waiters, now)
+  notify_waiters.forget()
   for i = 1, #ids do
     if redis.call('ZREM', waiters, ids[i]) == 1 then redis.pcall('PUBLISH', waiters, ids[i]) end
   end

@@ -1,6 +1,5 @@
--- How much one call reads. Bodies are large or small as their callers like, and a call that read
--- some hundred large ones would keep the server from its other work. So `enqueue` marks a queue
--- that ever had a large body, and there sizes are asked for before bodies are read.
+-- How much one call reads: some hundred large bodies would keep the server from its other work. So
+-- `enqueue` marks a queue that ever had a large body, and there sizes are read before bodies.
 local read_budget = {LARGE = 16000}
 
 local BYTES = 2000000
@@ -28,9 +27,9 @@ function read_budget.add(room, ...)
   end
 end
 
--- Reads on in a hash as HSCAN does, about `most` of its values, but no more than there is room for.
--- The server tells their sizes only with them: so it is asked for as few as it gives, often.
--- A caller that writes them again asks for a `share` of the room.
+-- Reads on in a hash as HSCAN does, about `most` of its values, and no more than there is room for:
+-- as few at a time as the server gives, because sizes come only with values. A caller that writes
+-- them again asks for a `share` of the room.
 function read_budget.scan(hash, cursor, most, share)
   local room, found = read_budget.room(), {}
   room.left = room.left * (share or 1)

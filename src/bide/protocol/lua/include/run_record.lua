@@ -11,12 +11,10 @@
 -- where a retry or snooze has moved that. retried: the name of the call that last made it run again
 -- after it had ended. missing: when the first of those workers claimed it that have since given it
 -- back, because none of them serves its task. dropped: how many bytes its result had, which is not
--- kept any more. ended: when it finished, where its score does not say
--- so.
+-- kept any more. ended: when it finished, where its score does not say so.
 local run_record = {}
 
 local FAR = 9000000000000000 -- beyond 2^53 a token would not grow by one
-local LEVELS, ALONE, UNSERVED = 10, 11, 12
 local NEVER = '0000000000000000-'
 
 function run_record.head(token, before)
@@ -73,42 +71,23 @@ function run_record.parse(line)
   }
 end
 
--- To which due set a job belongs that stood above the priorities and is moved. Where its caller has
--- said when it is due, the wait of a job that a worker without its task gave back starts again.
-function run_record.moved(run, id, level, us)
-  local rec = run_record.parse(redis.call('HGET', run, id))
-  if us and rec and rec.missing then
-    rec.first, rec.missing = nil, us
-    redis.call('HSET', run, id, run_record.format(rec.head, rec))
-  end
-  if level ~= UNSERVED then return level end
-  if not rec then return LEVELS / 2 end
-  return rec.strikes >= 2 and ALONE or LEVELS - rec.priority
-end
-
--- When the time began in which a job has to begin: it is due again only to be looked at where no
--- worker has served its task.
+-- From when a job's time to begin counts: one that no worker serves is due only to be looked at.
 function run_record.due_from(rec, due_us) return rec and rec.missing and rec.first or due_us end
 
--- The record of a job whose result of so many bytes is dropped.
-function run_record.dropped(line, bytes)
-  local head, ended = string.match(line, '^(.*)( %d+e)$')
-  return (head or line) .. string.format(' %dd', bytes) .. (ended or '')
-end
-
--- Who holds a job, and since when; nothing for what is not a record. A fourth of the work.
-function run_record.holder(line)
-  return string.match(line or '', '^%d %d+ %d+ %d+ [01] (%d+) (%S+)', 36)
+-- Whether a job has never begun; one that someone has made run again after its end has.
+function run_record.is_unbegun(rec)
+  return not rec or (rec.attempt == 0 and rec.crashes + rec.strikes == 0 and not rec.retried
+    and (not rec.first or rec.missing ~= nil))
 end
 
 -- What is assumed of a job whose record cannot be read.
-function run_record.unknown(head, now)
+function run_record.unknown(head)
   return {head = head, priority = 5, attempt = 1, crashes = 0, strikes = 0, alone = 0,
     started = now, worker = '?', due = now}
 end
 
 -- The record of a job that was never claimed; written only where something of it must be known.
-function run_record.unclaimed(priority, now)
+function run_record.unclaimed(priority)
   return {head = run_record.fresh(0), priority = priority, attempt = 0, crashes = 0, strikes = 0,
     alone = 0, started = 0, worker = '-', due = now}
 end

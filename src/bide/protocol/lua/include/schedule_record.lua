@@ -9,21 +9,19 @@
 -- up to this one is ever fired again. last: the time that was fired last. times: what comes next,
 -- in order. Of `every` one, the others follow from it; of others all, and a `.` where there is no
 -- more behind them. Of `cron`, which a script cannot read, clients send more in time.
-local schedule_record = {}
+local schedule_record = {MISSED = {skip = true, once = true, all = true}}
 
 local FAR = 9000000000000000 -- beyond 2^53 numbers are not exact
 local GRACE = 60000000 -- a time that passed longer ago than this has been missed
 local MOST = 128 -- times of a record
 local LONGEST_NAME = 100 -- so that name, '@' and time are an id
+local MISSED = schedule_record.MISSED
 local NAMES = {'version', 'priority', 'interval', 'jitter', 'limit', 'ends', 'paused', 'fired',
   'seen', 'last'}
-local MISSED = {skip = true, once = true, all = true}
 
 function schedule_record.is_name(name)
   return #name <= LONGEST_NAME and string.find(name, '^[^%s%c{}]+$') ~= nil
 end
-
-function schedule_record.is_missed(word) return MISSED[word] ~= nil end
 
 function schedule_record.is_whole(number)
   return number >= 0 and number < FAR and number % 1 == 0
@@ -72,9 +70,6 @@ function schedule_record.format(sched)
   return sched.terms == '' and line or line .. '\n' .. sched.terms
 end
 
--- Nothing comes any more.
-function schedule_record.close(sched) sched.times, sched.closed = {}, true end
-
 -- Drops what is not to be fired any more: times that were seen, or are after its end.
 function schedule_record.trim(sched)
   local kept = {}
@@ -94,19 +89,35 @@ end
 
 -- When a claim must look at it: at its next time; at once and then again and again, where more
 -- times are to be sent; nil where none will come.
-function schedule_record.score(sched, now, pause)
+function schedule_record.score(sched, pause)
   if sched.paused == 1 then return nil end
   if sched.times[1] then return sched.times[1] end
-  if not sched.closed then return now + pause end
+  if not sched.closed then return now + (pause or 0) end
 end
 
--- Are more times to be sent before long?
-function schedule_record.is_thin(sched, few)
-  return sched.kind == 'cron' and not sched.closed and #sched.times < few
+-- Writes where a schedule stands, and when it is to be looked at: where more times are to be sent,
+-- after `pause`.
+function schedule_record.write(name, sched, pause)
+  redis.call('HSET', schedule, name, schedule_record.format(sched))
+  local at = schedule_record.score(sched, pause)
+  if at then
+    redis.call('ZADD', schedules, at, name)
+  else
+    redis.call('ZREM', schedules, name)
+  end
+  return at
+end
+
+-- The same for a caller; its answer. Removes first: a full server refuses what adds before.
+function schedule_record.store(name, sched)
+  redis.call('ZREM', schedules, name)
+  local at = schedule_record.write(name, sched)
+  if at then wakeup.due(at) end
+  return {'ok', now, schedule_record.format(sched)}
 end
 
 -- The last of its times that has come; nil where that is not known before more are sent.
-local function latest(sched, now)
+local function latest(sched)
   if sched.kind == 'every' then
     local till = sched.ends > 0 and math.min(now, sched.ends) or now
     return till - math.fmod(till - sched.times[1], sched.interval)
@@ -122,12 +133,12 @@ end
 
 local function note(sched, at)
   sched.fired, sched.last = sched.fired + 1, at
-  if sched.limit > 0 and sched.fired >= sched.limit then schedule_record.close(sched) end
+  if sched.limit > 0 and sched.fired >= sched.limit then sched.times, sched.closed = {}, true end
 end
 
 -- Takes the times that are to be fired now, up to `most`; the record says so from then on. What has
 -- been missed is fired as it says: all of it, the last, or nothing.
-function schedule_record.take(sched, now, most)
+function schedule_record.take(sched, most)
   local taken = {}
   if not sched.times[1] or sched.times[1] > now then return taken end
   if sched.missed == 'all' then
@@ -140,7 +151,7 @@ function schedule_record.take(sched, now, most)
     end
     return taken
   end
-  local at, known = latest(sched, now)
+  local at, known = latest(sched)
   sched.seen = at or known - 1
   if at and (sched.missed == 'once' or now - at <= GRACE) then
     taken[1] = at

@@ -1,26 +1,25 @@
--- Who keeps the time. For every deadline one worker promises to claim at it, and another to claim
--- a grace later; all others sleep until woken. Promises and sleeps are all that is written down: a
--- worker that dies breaks its promise, which costs the grace, or with its backup the horizon. One
--- that is alone replaces no other, and looks less often.
+-- Who keeps the time. For every deadline one worker promises to claim at it, and another to claim a
+-- grace later; all others sleep until woken. A worker that dies breaks its promise, which costs the
+-- grace, or with its backup the horizon. One that is alone replaces no other, and looks less often.
 local timekeepers = {}
 
 local GRACE, HORIZON, ALONE, LONGEST = 50000, 2000000, 5000000, 10000000
 
 -- The time by which someone must look at the queue again.
-function timekeepers.due_by(keep, park, deadline, now)
+function timekeepers.due_by(deadline)
   local is_alone = redis.call('ZCARD', keep) == 0 and redis.call('ZCARD', park) == 0
   local latest = now + (is_alone and ALONE or HORIZON)
   return math.min(deadline or latest, latest)
 end
 
 -- Drops promises that were broken and sleeps that are over.
-function timekeepers.forget(keep, park, now)
+function timekeepers.forget()
   redis.call('ZREMRANGEBYSCORE', keep, '-inf', '(' .. string.format('%.0f', now - GRACE))
   redis.call('ZREMRANGEBYSCORE', park, '-inf', now)
 end
 
 -- Gives a worker with free slots its part; returns until when it waits.
-function timekeepers.arm(keep, park, worker, due_by, now)
+function timekeepers.arm(worker, due_by)
   local first = redis.call('ZRANGE', keep, 0, 0, 'WITHSCORES')
   local at
   if not first[2] or tonumber(first[2]) > due_by then
@@ -39,7 +38,7 @@ function timekeepers.arm(keep, park, worker, due_by, now)
 end
 
 -- Does the deadline lack a keeper or a backup, and is there anyone to call?
-function timekeepers.lacks(keep, park, due_by)
+function timekeepers.lacks(due_by)
   local near = redis.call('ZCOUNT', keep, '-inf', due_by + GRACE)
   return near < 2 and (redis.call('ZCARD', park) > 0 or redis.call('ZCARD', keep) > near)
 end

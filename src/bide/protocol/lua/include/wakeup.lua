@@ -7,18 +7,18 @@ local ABOUT_TO = 5000
 
 -- `from` is the worker that calls for another to keep the time with it, else '-': a worker that
 -- receives its own call twice knows that it is the only one that waits.
-function wakeup.push(list, from)
-  if redis.call('LLEN', list) == 0 then
-    redis.call('LPUSH', list, from)
+function wakeup.push(from)
+  if redis.call('LLEN', wake) == 0 then
+    redis.call('LPUSH', wake, from)
   end
 end
 
--- A job is due at `due`: does anyone need to know?
-function wakeup.due(list, keep, due, now)
-  if due > now and #redis.call('ZRANGEBYSCORE', keep, now - ABOUT_TO, due, 'LIMIT', 0, 1) > 0 then
+-- A job is due: does anyone need to know?
+function wakeup.due(at)
+  if at > now and #redis.call('ZRANGEBYSCORE', keep, now - ABOUT_TO, at, 'LIMIT', 0, 1) > 0 then
     return
   end
-  wakeup.push(list, '-')
+  wakeup.push('-')
 end
 
 return wakeup

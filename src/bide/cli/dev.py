@@ -1,0 +1,571 @@
+"""One command for development: a server that keeps its data, and a worker that follows the source.
+
+    dev ──starts──> server     its data in `.bide/`, gone when dev is gone
+        ──line────> worker     another whenever a source changes
+        ──starts──> command    what else was asked for
+
+Every part has a session of its own, so that Ctrl-C reaches `dev` alone, which stops them in order.
+A part learns from its end of a line, or from a watcher's, that `dev` was killed, and ends too.
+
+The worker gets its plan over the line, and says there whether it ended by a mistake in the source.
+It stops when the line ends, because then `dev` is dead. `dev` itself binds the page's address, so
+that the address is known, and taken, before the page has started.
+
+The watcher looks at each file's time of change. It spends at most a twentieth of one processor on
+it, whatever the size of the tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import importlib
+import importlib.util
+import logging
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import msgspec
+
+from bide import logs
+from bide.cli.options import import_from_here, queues_option, worker_options
+from bide.client.config import LOG_FORMATS, settings
+from bide.embedded import Server
+from bide.errors import BideError, UsageError
+from bide.logs import printable
+from bide.worker import Worker
+from bide.worker.executors import EXECUTORS
+from bide.worker.lifespan import leave_threads_behind
+from bide.worker.processes import linux
+from bide.worker.processes.ipc import Reader, pair, send
+from bide.worker.processes.linux import python_command
+from bide.worker.run.outcome import from_application
+
+SHOWN: Final = b"!"
+"""What it says when it ends because of a mistake, which it has shown: another would end so too."""
+
+
+class DevPlan(msgspec.Struct, frozen=True):
+    """What a worker of `bide dev` does."""
+
+    module: str
+    path: list[str]
+    """Where modules are looked for first."""
+    url: str
+    options: dict[str, Any]
+    """Of `bide.Worker`; without `queues`, those that the application has are served."""
+    log: logs.Settings
+
+
+def run_worker() -> None:
+    """Run the worker: the program that `dev` starts."""
+    line = socket.socket(fileno=int(sys.argv[-1]))
+    line.setblocking(True)
+    line.set_inheritable(False)
+    message = Reader(line).read()
+    if message is None:
+        return
+    plan = msgspec.json.decode(message, type=DevPlan)
+    logs.setup(*plan.log)
+    sys.path[:0] = [place for place in plan.path if place not in sys.path]
+    try:
+        importlib.import_module(plan.module)
+        worker = Worker(url=plan.url, modules=[plan.module], **plan.options)
+        worker.run(beside=lambda: _stop_with(line, worker))
+    except BaseException as error:
+        told = [f"Error: {error}"]
+        if not isinstance(error, BideError):  # the traceback, from the application's first line on
+            trace = from_application(error.__traceback__)
+            told = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
+        sys.stderr.writelines(f"{printable(text)}\n" for text in told)
+        with contextlib.suppress(OSError):
+            line.send(SHOWN)
+        sys.exit(1)
+    leave_threads_behind()
+
+
+async def _stop_with(line: socket.socket, worker: Worker) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    line.setblocking(False)
+    loop.add_reader(line, ended.set)
+    try:
+        await ended.wait()
+        worker.stop()
+    finally:
+        loop.remove_reader(line)
+
+
+PORT: Final = 8484
+"""The port of the dashboard, unless another program uses it."""
+
+_NEEDS: Final = ("jinja2", "starlette", "uvicorn")
+
+
+def serve_page() -> None:
+    """Run the dashboard: the program that `dev` starts.
+
+    Requests from this machine may change things.
+    """
+    from bide.web import app
+    from bide.web.application import serve
+
+    listener = socket.socket(fileno=int(sys.argv[-1]))
+    serve(app(url=os.environ["BIDE_URL"], local_role="operator"), listener)
+
+
+SPARE: Final = 3.0
+"""Seconds beyond its grace after which what does not end is killed."""
+
+_WATCH: Final = """
+trap '' HUP INT TERM
+read -r _
+kill -TERM "-$1" 2>/dev/null
+left=$2
+while [ "$left" -gt 0 ] && kill -0 "-$1" 2>/dev/null; do sleep 1; left=$((left - 1)); done
+kill -KILL "-$1" 2>/dev/null
+"""
+
+
+class DevProcess:
+    """A process that `dev` starts, in a session of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, grace: float) -> None:
+        self._process = process
+        self.ended: Final = process.wait
+        """Wait for its end; the exit code, or the negative number of the signal."""
+        self._patience = grace + SPARE
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._hurries = 0
+
+    @classmethod
+    async def start(
+        cls, command: Sequence[str], grace: float, *, environment: Mapping[str, str], **more: Any
+    ) -> DevProcess:
+        """Start a program; OSError where there is none to start."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **environment},
+            **more,
+        )
+        return cls(process, grace)
+
+    def watch(self) -> None:
+        """Have it end if this process is killed; for programs that have no line to us."""
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, "sh", str(self._process.pid), str(ceil(self._patience))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def hurry(self) -> None:
+        """Ask it to end; the second time without waiting for jobs, the third at once."""
+        self._hurries += 1
+        if self._hurries > 2:
+            linux.kill_session(self._process.pid)
+        elif self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+    async def end(self) -> None:
+        """Have it end, and all that it has started."""
+        if not self._hurries:
+            self.hurry()
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._process.wait()
+        except TimeoutError:
+            linux.kill_session(self._process.pid)
+            await self._process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.communicate()
+            self._watcher = None
+
+
+class Program(NamedTuple):
+    """The module that holds an application's tasks."""
+
+    module: str
+    root: Path
+    """The directory that it is imported from."""
+
+
+def find_program(text: str, here: Path) -> Program:
+    """From `app.py`, `shop/tasks.py` or `shop.tasks` to the module.
+
+    A file of a package is imported as one: from the directory above the topmost `__init__.py`.
+
+    Args:
+        text: as typed.
+        here: the directory one stands in.
+
+    Raises:
+        UsageError: there is no such file, or it cannot be a module.
+    """
+    is_path = text.endswith(".py") or "/" in text
+    if not is_path and all(part.isidentifier() for part in text.split(".")):
+        return Program(text, here)
+    file = here / text
+    if not file.exists():
+        raise UsageError(
+            f"There is no file {text!r} here; give one such as app.py, or a module such as "
+            "shop.tasks."
+        )
+    file = file.resolve()
+    if file.is_dir() and not (file / "__init__.py").exists():
+        raise UsageError(f"{text!r} is a directory; name the file in it that has your tasks.")
+    names = [] if file.is_dir() or file.name == "__init__.py" else [file.stem]
+    root = file if file.is_dir() else file.parent
+    while (root / "__init__.py").exists():
+        names.insert(0, root.name)
+        root = root.parent
+    if file.is_file() and file.suffix != ".py":
+        raise UsageError(f"{text!r} is not a Python file; name the one that has your tasks.")
+    for name in names:
+        if not name.isidentifier():
+            raise UsageError(
+                f"{text!r} cannot be imported, because {name!r} is not a valid module name; rename "
+                f"it, for instance to {name.replace('-', '_')!r}."
+            )
+    return Program(".".join(names), root)
+
+
+LOOK_EVERY: Final = 0.25
+"""Seconds between two looks at least."""
+
+_SHARE: Final = 20
+"""A look is followed by a pause of so many times its own length."""
+
+_SETTLED: Final = 0.05
+"""Seconds without a further change after which a change is whole: a checkout writes many files."""
+
+_NEVER: Final = frozenset({"node_modules", "__pycache__", "site-packages"})
+
+_Stamp = tuple[int, int]
+
+
+class Sources:
+    """The Python files below some directories, and each directory's pyproject.toml.
+
+    Left out are hidden directories, environments (`pyvenv.cfg`), and what is not one's own source.
+    """
+
+    def __init__(self, roots: Iterable[Path]) -> None:
+        """Look for the first time."""
+        wanted = list(dict.fromkeys(roots))
+        self._roots = [root for root in wanted if not {*wanted} & {*root.parents}]
+        self._pause = LOOK_EVERY
+        self._seen = self._look()
+
+    async def changed(self) -> list[str]:
+        """Wait until files have changed, come or gone; their paths, sorted."""
+        names: set[str] = set()
+        while True:
+            await asyncio.sleep(_SETTLED if names else self._pause)
+            more = self.changes()
+            if names and not more:
+                return sorted(names)
+            names |= more
+
+    def changes(self) -> set[str]:
+        """What has changed since the last look."""
+        before, self._seen = self._seen, self._look()
+        return {path for path, _ in before.items() ^ self._seen.items()}
+
+    def _look(self) -> dict[str, _Stamp]:
+        begun = time.monotonic()
+        seen = {path: stamp for root in self._roots for path, stamp in _files(str(root))}
+        self._pause = max(LOOK_EVERY, _SHARE * (time.monotonic() - begun))
+        return seen
+
+
+def _files(root: str) -> Iterator[tuple[str, _Stamp]]:
+    left = [root]
+    while left:
+        try:
+            entries = list(os.scandir(left.pop()))
+        except OSError:  # it has just gone, or is not ours to read
+            continue
+        if any(entry.name == "pyvenv.cfg" for entry in entries):
+            continue
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith(".") and entry.name not in _NEVER:
+                        left.append(entry.path)
+                elif entry.name.endswith(".py") or entry.name == "pyproject.toml":
+                    stat = entry.stat()
+                    yield entry.path, (stat.st_mtime_ns, stat.st_size)
+            except OSError:
+                continue
+
+
+HOME: Final = ".bide"
+"""Where the server keeps its data, in the directory one stands in."""
+
+GRACE: Final = 3.0
+"""Seconds that running jobs get when the worker is replaced; then they are given back."""
+
+_AGAIN: Final = 1.0
+"""Seconds after which a worker that died at work is replaced."""
+
+_STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class Dev:
+    """A server, a worker, a page, and what else is wanted, until a signal."""
+
+    program: Program
+    """What the worker imports."""
+    options: dict[str, Any]
+    """Of its `bide.Worker`."""
+    log: logs.Settings
+    """Format and level of what it logs."""
+    command: Sequence[str] = ()
+    """A program to run beside it, which finds the server in $BIDE_URL."""
+
+    def __post_init__(self) -> None:
+        self._here = Path.cwd()
+        self._parts: set[DevProcess] = set()
+        self._stopped = asyncio.Event()
+        self._url = ""
+
+    def run(self) -> None:
+        """Run until SIGINT, SIGTERM or SIGHUP, and leave nothing behind.
+
+        Raises:
+            BideError: another `bide dev` has this directory.
+            ServerError: the server does not start.
+            ServerNotFound: there is none to start.
+        """
+        linux.become_subreaper()
+        home = self._here / HOME
+        home.mkdir(exist_ok=True)
+        (home / ".gitignore").write_text("*\n")
+        try:
+            with _alone(home):
+                asyncio.run(self._serve(home))
+        finally:
+            linux.kill_children()
+
+    async def _serve(self, home: Path) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _STOPS:
+            loop.add_signal_handler(number, self._stop)
+        with Server.start(home, persist=True) as server:
+            self._url = server.url
+            _say(
+                f"{server.flavour.capitalize()} {server.version}, embedded: not for production; "
+                f"its data stays in {HOME}/"
+            )
+            _say(f"for other programs: export BIDE_URL={shlex.quote(server.url)}")
+            duties = [
+                asyncio.create_task(self._keep_worker()),
+                asyncio.create_task(self._run_page()),
+            ]
+            if self.command:
+                beside = self._run_beside(self.command[0], self.command)
+                duties.append(asyncio.create_task(beside))
+            try:
+                await asyncio.gather(*duties)
+            finally:
+                for duty in duties:
+                    duty.cancel()
+                await asyncio.gather(*duties, return_exceptions=True)
+        with contextlib.suppress(OSError):  # one that was killed leaves it
+            (home / "server.sock").unlink()
+        _say("everything has stopped")
+
+    def _stop(self) -> None:
+        if not self._stopped.is_set():
+            _say("stops; running jobs have a moment to end, another Ctrl-C gives them back")
+        self._stopped.set()
+        for part in self._parts:
+            part.hurry()
+
+    async def _keep_worker(self) -> None:
+        while not self._stopped.is_set():
+            sources = Sources([self._here, self.program.root])
+            async with self._worker() as (part, line):
+                changed = asyncio.create_task(sources.changed())
+                ended = asyncio.create_task(part.ended())
+                stopped = asyncio.create_task(self._stopped.wait())
+                try:
+                    await asyncio.wait([changed, ended, stopped], return_when="FIRST_COMPLETED")
+                    if not changed.done() and not stopped.done():
+                        await self._wait_to_replace(ended.result(), line, changed, stopped)
+                    if changed.done() and not stopped.done():
+                        told = _told(changed.result(), self._here)
+                        _say(f"{told} changed; another worker starts")
+                finally:
+                    for waiting in (changed, ended, stopped):
+                        waiting.cancel()
+
+    async def _wait_to_replace(
+        self, code: int, line: socket.socket, *until: asyncio.Task[Any]
+    ) -> None:
+        """A worker has ended: one that died is replaced; one with a mistake in it waits for you."""
+        line.setblocking(False)
+        has_shown = False
+        with contextlib.suppress(OSError):
+            has_shown = line.recv(1) == SHOWN
+        if has_shown:
+            _say("no worker runs; it starts again when you save a source")
+        else:
+            _say(f"the worker has ended ({_how(code)}); another starts")
+        pause = None if has_shown else _AGAIN
+        await asyncio.wait(until, timeout=pause, return_when="FIRST_COMPLETED")
+
+    @contextlib.asynccontextmanager
+    async def _worker(self) -> AsyncIterator[tuple[DevProcess, socket.socket]]:
+        path = [str(self.program.root), str(self._here)]
+        plan = DevPlan(
+            self.program.module, path, self._url, {"grace": GRACE, **self.options}, self.log
+        )
+        ours, theirs = pair()
+        with ours:
+            with theirs:
+                part = await self._start(
+                    python_command("bide.cli.dev:run_worker", str(theirs.fileno())),
+                    pass_fds=[theirs.fileno()],
+                )
+            with contextlib.suppress(OSError):  # it has died, which is heard too
+                send(ours, msgspec.json.encode(plan))
+            try:
+                yield part, ours
+            finally:
+                await self._end(part)
+
+    async def _run_page(self) -> None:
+        if not all(importlib.util.find_spec(name) for name in _NEEDS):
+            _say("for a page of what is due: pip install 'bide[web]'")
+            return
+        try:
+            listener = socket.create_server(("127.0.0.1", PORT))
+        except OSError:  # another program uses the port
+            listener = socket.create_server(("127.0.0.1", 0))
+        with listener:
+            number = listener.fileno()
+            _say(f"the page is at http://127.0.0.1:{listener.getsockname()[1]}/")
+            command = python_command("bide.cli.dev:serve_page", str(number))
+            await self._run_beside("the page", command, pass_fds=[number])
+
+    async def _run_beside(self, name: str, command: Sequence[str], **more: Any) -> None:
+        """A program beside the worker, to its end or ours."""
+        try:
+            part = await self._start(command, **more)
+        except OSError as error:
+            _say(f"{name} cannot be started ({error.strerror}); the worker goes on without it")
+            return
+        part.watch()
+        stopped = asyncio.create_task(self._stopped.wait())
+        ended = asyncio.create_task(part.ended())
+        try:
+            await asyncio.wait([ended, stopped], return_when="FIRST_COMPLETED")
+            if ended.done() and not stopped.done():
+                _say(f"{name} has ended ({_how(ended.result())}); the worker goes on")
+        finally:
+            stopped.cancel()
+            ended.cancel()
+            await self._end(part)
+
+    async def _start(self, command: Sequence[str], **more: Any) -> DevProcess:
+        environment = {"BIDE_URL": self._url, "PYTHONUNBUFFERED": "1"}
+        part = await DevProcess.start(command, GRACE, environment=environment, **more)
+        self._parts.add(part)
+        return part
+
+    async def _end(self, part: DevProcess) -> None:
+        await part.end()
+        self._parts.discard(part)
+
+
+@contextlib.contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Hold the directory, unless another `bide dev` does; the file says who."""
+    number = os.open(home / "dev.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    with open(number, "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = file.read().strip()
+            raise BideError(
+                f"Another `bide dev` runs in this directory (process {who or 'unknown'}); stop it "
+                "with Ctrl-C in its terminal, or start this one in another directory."
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _told(paths: Sequence[str], here: Path) -> str:
+    first = os.path.relpath(paths[0], here)
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"bide dev: {text}\n")
+        sys.stderr.flush()
+
+
+@click.command()
+@click.argument("app")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@queues_option("Queue to serve; repeat for more.  [default: the queues of APP]")
+@click.option(
+    "-c", "--concurrency", metavar="N", type=int, help="Maximum number of jobs that run at once."
+)
+@click.option(
+    "-x", "--executor", type=click.Choice(EXECUTORS), help="Where jobs run, as for `bide worker`."
+)
+@click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), help="Log format, as for `bide worker`."
+)
+def dev(
+    app: str,
+    command: tuple[str, ...],
+    queues: tuple[str, ...],
+    concurrency: int | None,
+    executor: str | None,
+    log_format: str | None,
+) -> None:
+    """Run APP's jobs while you write it, on a server of its own.
+
+    APP is a file such as app.py, or a module such as shop.tasks. The server (embedded: not for
+    production) keeps its data in .bide/, until you remove that. The worker is replaced when a
+    source changes; a mistake in it is shown, and then no worker runs until it is mended. The page
+    is served at this machine, if `bide[web]` is installed. Ctrl-C stops everything.
+
+    COMMAND runs beside them, and finds the server in $BIDE_URL: your web server, for instance.
+    """
+    import_from_here()
+    options = worker_options(queues, strategy=None, concurrency=concurrency, executor=executor)
+    log = (log_format or settings().log_format, logging.DEBUG)
+    Dev(find_program(app, Path.cwd()), options, log, command).run()

@@ -1,0 +1,1 @@
+"""Delay queues for code on an event loop."""

@@ -1,0 +1,328 @@
+"""What the worker knows of an executor, and the life of a claimed job in it.
+
+- **Submitted.** The worker passes claimed jobs. They wait in order until there is a slot: a place
+  on the event loop or in a thread (`local`), or a free child process (`processes`).
+- **Started.** The time-out of a job counts from its start.
+- **Cancelled.** A request marks the job. A job that waits ends without a start. In a job that runs,
+  an exception is raised: the coroutine is cancelled, or its child receives a signal. A plain
+  function in a thread must check for the request.
+- **Timed out.** The same exceptions end a job at its deadline. After a grace, a job that does not
+  end is given up (`local`), or its child is killed (`processes`).
+- **Released.** The job returns to the queue without using an attempt: if it waits for too long, or
+  when the worker ends.
+- **Ended.** The outcome is decided once, and queued for the server. Until the server has recorded
+  it, the job keeps its lease.
+
+If a worker does not serve a job's task, it returns the job to the queue. The log and `bide info`
+name such tasks. The worker claims their jobs again, a few at a time. Each job is claimed again
+after as long as it has waited so far, and later if many wait. So these claims cost the server
+little, however many jobs wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from bide.logs import Log
+from bide.model.ids import LONGEST_TASK, short_id
+from bide.model.job import Claimed
+from bide.model.payload.body import decode_error
+from bide.protocol.commands.queues import MOST_UNSERVED, RunningTask
+from bide.protocol.commands.worker import Ended, Settle
+from bide.worker.queue_state import STALE, Prefetch, QueueState
+from bide.worker.run.running_job import (
+    BEGUN,
+    CANCELLED,
+    UNBEGUN,
+    UNCOUNTED,
+    RunningJob,
+    log_end,
+    task_of,
+)
+
+log = Log("bide.worker")
+
+NOTES_DELAY: Final = 0.3
+"""Seconds after which notes are sent, if no other round trip has taken them."""
+
+
+class Executor(ABC):
+    """Runs the jobs that a worker has claimed; the worker uses nothing else of an executor."""
+
+    def __init__(self, changed: Callable[[], None], max_jobs: int | None = None) -> None:
+        """Set up, in the event loop that receives the outcomes.
+
+        `changed` is called in its thread when there is something to send, or a free slot.
+        """
+        self._changed = changed
+        self._max_jobs = max_jobs
+        self._callbacks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count(1)
+        self._held: dict[int, RunningJob] = {}
+        self._waiting: deque[RunningJob] = deque()
+        """Held jobs that wait for a slot."""
+        self._unconfirmed: dict[tuple[str, int], RunningJob] = {}
+        """Ended jobs whose outcomes the server has not recorded yet, by id and token."""
+        self._prefetch = Prefetch()
+        self._moved_at = 0.0
+        """When a job last got or left a slot (`time.monotonic()`)."""
+        self.executed = 0
+        self.unknown_tasks: Final = UnknownTasks()
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Open what jobs need before the first job; an error stops the worker."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close it after the last job."""
+
+    # -- what the worker asks
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether callbacks of ended jobs still run in this process."""
+        return bool(self._callbacks)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has run `max_jobs` jobs, so the worker stops."""
+        return self._max_jobs is not None and self.executed >= self._max_jobs
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """How many jobs may be held now: one per slot, and more if jobs are quick."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how much of the capacity is in use."""
+
+    @property
+    def busy(self) -> int:
+        """How many jobs are held."""
+        return len(self._held)
+
+    def held_jobs(self) -> list[RunningJob]:
+        """Return the jobs that must keep their leases; safe to call in any thread.
+
+        These are the held jobs, and the ended jobs whose outcomes the server has not recorded yet.
+        """
+        return [*self._held.values(), *self._unconfirmed.values()]
+
+    @abstractmethod
+    def snapshot(self) -> list[RunningTask]:
+        """Return the running jobs."""
+
+    @abstractmethod
+    def rss(self) -> int:
+        """Return the memory in bytes of the processes that run jobs."""
+
+    # -- the life of a job
+
+    def submit(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
+        """Accept claimed jobs, and start them as soon as there are slots."""
+        if not self._held:
+            self._moved_at = time.monotonic()
+        for claimed in jobs:
+            number = next(self._numbers)
+            run = RunningJob(queue_state, claimed, claimed_at, self._send_notes_soon, number)
+            self._held[number] = run
+            self._waiting.append(run)
+        self._start_waiting()
+
+    @abstractmethod
+    def _start_waiting(self) -> None:
+        """Start the jobs that have waited longest, in the free slots."""
+
+    def request_cancel(self, channel: str, id: str) -> None:
+        """Cancel a job of the queue of this channel, whether it waits or runs."""
+        for run in list(self._held.values()):
+            is_meant = run.claimed.id == id and run.queue_state.keys["asked"] == channel
+            if is_meant and not run.cancel_requested:
+                run.cancel_requested = True
+                self._cancel(run)
+
+    def request_cancel_from_thread(self, channel: str, id: str) -> None:
+        """Do what `request_cancel` does, from any thread."""
+        with suppress(RuntimeError):  # the event loop has closed
+            self._loop.call_soon_threadsafe(self.request_cancel, channel, id)
+
+    @abstractmethod
+    def _cancel(self, run: RunningJob) -> None:
+        """End a job whose `cancel_requested` has just been set; without effect while it waits."""
+
+    def release_all(self) -> None:
+        """Release all jobs without using an attempt, and end what still runs.
+
+        If a function has ended and only the job's callback still runs, the outcome is kept.
+        """
+        self._collect_ended()
+        self._stop_running()
+        waiting = set(self._waiting)
+        self._waiting.clear()
+        for run in list(self._held.values()):
+            self._end(run, self._released(run, run in waiting))
+
+    @abstractmethod
+    def _collect_ended(self) -> None:
+        """Process the outcomes that jobs have reported so far."""
+
+    @abstractmethod
+    def _stop_running(self) -> None:
+        """End the functions that run, as far as that is possible here; do not wait for them."""
+
+    def _released(self, run: RunningJob, is_waiting: bool) -> Ended:
+        """Return the outcome with which a job without one is released."""
+        return UNBEGUN if is_waiting else BEGUN
+
+    def _release_waiting(self) -> None:
+        """Release the jobs that wait, because other workers may have free slots."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for run in waiting:
+            if run.death is not None:  # it has run: only its outcome is to be decided
+                self._waiting.append(run)
+            else:
+                self._end(run, CANCELLED if run.cancel_requested else UNBEGUN)
+
+    @property
+    def _is_stalled(self) -> bool:
+        """Whether no job has got or left a slot for so long that waiting jobs are released."""
+        return time.monotonic() - self._moved_at > STALE
+
+    @abstractmethod
+    def report(self, run: RunningJob, how: str, has_failed: bool) -> None:
+        """Call the hooks and the callback after an attempt that was lost by another worker."""
+
+    def _note_run(self, run: RunningJob, seconds: float) -> None:
+        self._moved_at = time.monotonic()
+        self._prefetch.note_run(seconds)
+        if run.queue_state.metrics is not None:
+            run.queue_state.metrics.note_run(seconds)
+
+    def _end(self, run: RunningJob, ended: Ended | None = None) -> None:
+        """End a job with the outcome that is decided, otherwise with `ended`."""
+        if ended is not None:
+            run.decide(ended)
+        if run.ended or run.decided is None:
+            return
+        run.ended = True
+        del self._held[run.number]
+        settled = run.decided
+        if run.missing:
+            task_of(run)
+            run.queue_state.note_task(served=False)
+            self.unknown_tasks.note(run)
+            if settled.outcome == "snooze":
+                due = self.unknown_tasks.next_look(run, -(-self.capacity // 2))
+                settled = msgspec.structs.replace(settled, due=due)
+        elif run.claimed.missing_us and settled.outcome not in UNCOUNTED:
+            run.queue_state.note_task(served=True)
+        if settled.outcome not in UNCOUNTED:
+            self.executed += 1
+            log_end(run, settled.outcome)
+        self._unconfirmed[run.claimed.id, run.claimed.token] = run
+        run.queue_state.settles.append(settled.settle(run.claimed))
+        self._changed()
+
+    def mark_recorded(self, settles: Sequence[Settle]) -> list[RunningJob | None]:
+        """Forget the outcomes that the server has recorded; return their runs."""
+        return [self._unconfirmed.pop((settle.id, settle.token), None) for settle in settles]
+
+    def _send_notes_soon(self) -> None:
+        """Have notes sent; any thread may call."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.call_later, NOTES_DELAY, self._changed)
+
+
+LATELY: Final = 120.0
+"""Seconds until a task is forgotten that no job needed; a waiting job is retried earlier."""
+
+SELDOM: Final = 60.0
+"""Seconds between retries of a job that has waited for longer, if few jobs of its task wait."""
+
+GAP_US: Final = 500_000
+"""Microseconds between two times at which jobs of one task are retried."""
+
+CLAIMS: Final = 2
+"""How many full claims the jobs of one such time fill."""
+
+FURTHEST_US: Final = 300_000_000
+"""Longest delay until a retry, in microseconds. A later time was chosen before the server's clock
+was set back."""
+
+
+class _Task:
+    """One task that is not served, and when its jobs are retried."""
+
+    def __init__(self) -> None:
+        self.needed_at = 0.0
+        self.moment = 0
+        """The latest retry time that was assigned, in `GAP_US` since 1970 on the server's clock."""
+        self.jobs = 0
+        """How many jobs are assigned to that time."""
+
+
+class UnknownTasks:
+    """A few task names, and when a job last needed each; each is logged once, not for each job."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, _Task] = {}
+        self._others = _Task()
+        """Shared by all tasks after the first `MOST_UNSERVED`."""
+
+    def note(self, run: RunningJob) -> None:
+        """Record a job whose task is not served here; its `task_name` must be known."""
+        name, now = run.task_name[:LONGEST_TASK], time.monotonic()
+        self._forget(now)
+        if name not in self._tasks:
+            if len(self._tasks) == MOST_UNSERVED:
+                return
+            self._tasks[name] = _Task()
+            if run.decided is not None and run.decided.outcome == "snooze":
+                why = decode_error(run.decided.data)
+                with run.named():
+                    log.warning(
+                        "job %s waits, as may others of its task: %s",
+                        short_id(run.claimed.id),
+                        why.message if why else "",
+                    )
+        self._tasks[name].needed_at = now
+
+    def next_look(self, run: RunningJob, batch: int) -> str:
+        """Return when to retry a job, as `Ended.due`; one claim takes `batch` jobs."""
+        task = self._tasks.get(run.task_name[:LONGEST_TASK], self._others)
+        delay_us = round(min(max(run.waited(), 1.0), SELDOM) * 1e6)
+        now_us = run.queue_state.now_us()
+        earliest = -(-(now_us + delay_us) // GAP_US)
+        latest = (now_us + FURTHEST_US) // GAP_US
+        moment = task.moment if earliest <= task.moment <= latest else earliest
+        if moment == task.moment and task.jobs >= CLAIMS * batch:
+            moment += max(1, len(self._tasks))  # all tasks share the budget for retries
+        if moment > latest:  # so many jobs wait that each time takes more of them, and costs more
+            moment = earliest
+        if moment != task.moment:
+            task.moment, task.jobs = moment, 0
+        task.jobs += 1
+        return f"={moment * GAP_US}"
+
+    def names(self) -> list[str]:
+        """Return the names of the recently needed tasks, sorted."""
+        self._forget(time.monotonic())
+        return sorted(self._tasks)
+
+    def _forget(self, now: float) -> None:
+        for name, task in list(self._tasks.items()):
+            if now - task.needed_at > LATELY:
+                del self._tasks[name]
