@@ -117,12 +117,30 @@ def test_nor_is_another_machine_that_says_it_is_this_one(client: Any, one_url: s
         *("x-forwarded-server", "x-forwarded-port", "x-cluster-client-ip", "true-client-ip"),
         *("CF-Connecting-IP", "cf-ray", "cf-visitor", "fly-client-ip", "fastly-client-ip"),
         *("x-envoy-external-address", "x-azure-clientip", "x-original-url", "cdn-loop"),
+        *("x-vercel-forwarded-for", "x-nf-client-connection-ip", "do-connecting-ip", "x-scheme"),
+        *("incap-client-ip", "x-sucuri-clientip", "x-remote-ip", "x-remote-addr", "x-real-port"),
+        *("x-originating-ip", "x-varnish", "x-amzn-trace-id", "x-arr-log-id", "x-proxyuser-ip"),
+        *("akamai-origin-hop", "tailscale-user-login", "x-appengine-user-ip", "wl-proxy-client-ip"),
+        *("x-azure-socketip", "x-original-host", "x-rewrite-url", "x-host", "proxy-client-ip"),
+        *("x-another-client-ip", "another-connecting-ip", "x-other-forwarded-for", "x-any-userip"),
     ],
 )
 def test_nor_is_another_machine_whose_request_a_proxy_of_this_one_passes_on(
     page: Page, header: str
 ) -> None:
     assert page.get("/", {header: "127.0.0.1"}).status == 403
+
+
+def test_no_header_of_a_browser_is_taken_for_one_of_a_proxy(page: Page) -> None:
+    names = (
+        *("accept", "accept-encoding", "accept-language", "cache-control", "connection", "cookie"),
+        *("dnt", "downlink", "if-modified-since", "if-none-match", "keep-alive", "origin-agent"),
+        *("pragma", "priority", "range", "referer", "save-data", "sec-ch-ua", "sec-ch-ua-platform"),
+        *("sec-fetch-mode", "sec-fetch-user", "sec-gpc", "te", "upgrade-insecure-requests"),
+        *("user-agent", "viewport-width", "x-requested-with"),
+    )
+    sent = dict.fromkeys(names, "1") | {"connection": "close"}
+    assert page.get("/", sent).status == 200
 
 
 def test_who_may_look_must_be_said() -> None:

@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from ipaddress import ip_address
@@ -168,16 +169,17 @@ def _token(header: str) -> bytes | None:
     return None
 
 
-_OF_PROXIES: Final = {
-    *("forwarded", "forwarded-for", "via", "cdn-loop", "client-ip", "true-client-ip"),
-    *("x-real-ip", "x-client-ip", "x-cluster-client-ip", "proxy-client-ip", "wl-proxy-client-ip"),
-    *("fly-client-ip", "fastly-client-ip", "x-proxyuser-ip", "x-appengine-user-ip"),
-    *("x-azure-clientip", "x-azure-socketip", "x-envoy-external-address"),
-    *("x-original-forwarded-for", "x-original-host", "x-original-url", "x-rewrite-url", "x-host"),
-}
-_OF_PROXIES_BEGIN: Final = ("x-forwarded", "cf-")
-"""Headers that reverse proxies and CDNs add, whole and by their beginning. A request with one was
-sent by another machine, even if the proxy runs on this machine."""
+_OF_PROXIES: Final = re.compile(
+    # the address, the host or the port of the sender, as any proxy may name it
+    r".*(?:client|connecting|connection|external|originating|real|remote|socket|user)"
+    r"-?(?:ip|addr|address|host|port)|(?:.*-)?forwarded(?:-.*)?"
+    # headers that begin with the name of a proxy or CDN
+    r"|(?:akamai|cdn|cf|fastly|fly|incap|tailscale)-.*"
+    r"|x-(?:akamai|amzn|appengine|arr|azure|envoy|nf|original|sucuri|varnish|vercel)(?:-.*)?"
+    r"|via|x-host|x-rewrite-url|x-scheme"
+)
+"""Headers that reverse proxies and CDNs add. A request with one was sent by another machine, even
+if the proxy runs on this machine."""
 
 
 def _is_local(request: Request) -> bool:
@@ -185,7 +187,7 @@ def _is_local(request: Request) -> bool:
     client = request.client
     if client is None or not is_loopback(client.host):  # None: over a unix socket, from a proxy
         return False
-    if any(h in _OF_PROXIES or h.startswith(_OF_PROXIES_BEGIN) for h in request.headers):
+    if any(map(_OF_PROXIES.fullmatch, request.headers)):
         return False
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
