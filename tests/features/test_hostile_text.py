@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 
@@ -175,6 +177,53 @@ def test_commands_cut_what_is_longer_than_an_id_may_be(
     whole = bide(home, *args, "--json", url=one_url)
     assert LONG in whole.stdout
     assert LONG in bide(home, "jobs", "ls", "--ids", url=one_url).stdout
+
+
+@pytest.mark.parametrize("verb", ["show", "promote", "cancel", "retry", "delete"])
+def test_so_do_commands_about_one_job(home: Path, one_url: str, verb: str) -> None:
+    with redis.Redis.from_url(one_url) as raw:
+        raw.hset("bide:queues", "work", 1)
+        plant(raw, LONG, BODIES["argument"])
+    for id in (LONG, f"{LONG}2"):
+        done = bide(home, "jobs", verb, id, url=one_url)
+        assert "x" * 129 not in done.stdout + done.stderr
+
+
+def test_so_do_commands_about_workers(home: Path, one_url: str) -> None:
+    about = msgspec.json.encode({"queues": ["work"], "unserved": ["a:b"], "schema": 0}).decode()
+    with redis.Redis.from_url(one_url) as raw:
+        raw.hset("bide:queues", "work", 1)
+        for last in "12":
+            raw.hset("bide:workers", f"{LONG}{last}", f"{time.time_ns() // 1000} {about}")
+        raw.hset("bide:{work}:jobs", "a", BODIES["task"])
+    for args in [
+        ("workers",),
+        ("workers", "stop", f"{LONG}1"),
+        ("workers", "stop", LONG),
+        ("workers", "stop", f"{LONG}3"),
+        ("queues", "forget", "work"),
+        ("queues", "upgrade", "work"),
+    ]:
+        done = bide(home, *args, url=one_url)
+        assert is_cut(done.stdout + done.stderr), (args[:2], done.stdout, done.stderr)
+    with redis.Redis.from_url(one_url) as raw:
+        assert raw.hexists("bide:workers", f"{LONG}1 stop")
+
+
+def test_so_do_commands_about_schedules(home: Path, one_url: str) -> None:
+    queue = Queue("work", url=one_url)
+    queue.schedules.upsert("usual", "a:b", every=3600)
+    with redis.Redis.from_url(one_url) as raw:
+        for key in (KEYS["schedule"], KEYS["scheduled"]):
+            raw.hset(key, LONG, raw.hget(key, "usual"))
+        raw.zadd(KEYS["schedules"], {LONG: time.time_ns() // 1000 + 10**9})
+    for args in [("ls",), ("next",), ("next", f"{LONG}2")]:
+        done = bide(home, "cron", *args, url=one_url)
+        assert is_cut(done.stdout + done.stderr), (args[:1], done.stdout, done.stderr)
+    for verb in ("run", "pause", "resume", "delete"):
+        done = bide(home, "cron", verb, LONG, url=one_url)
+        assert "x" * 129 not in done.stdout + done.stderr
+    queue.close()
 
 
 @pytest.mark.slow

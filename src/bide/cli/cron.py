@@ -70,7 +70,7 @@ def _fired(schedule: Schedule) -> str:
 
 
 COLUMNS: Final = [
-    Column("name", lambda seen: seen.schedule.name),
+    Column("name", lambda seen: short_id(seen.schedule.name)),
     Column("queue", lambda seen: seen.queue, cut="end"),
     Column("when", lambda seen: seen.schedule.when),
     Column("task", lambda seen: seen.schedule.task, cut="start"),
@@ -109,7 +109,7 @@ def next_(
         columns = [
             Column("in", lambda one: ahead((one[0] - one[3]).total_seconds()), right=True),
             Column("at", lambda one: moment(one[0])),
-            Column("name", lambda one: one[1]),
+            Column("name", lambda one: short_id(one[1])),
             Column("queue", lambda one: one[2], cut="end"),
         ]
         table(columns, times)
@@ -135,13 +135,14 @@ def run(schedules: Schedules, seen: FoundSchedule) -> None:
     if job.created:
         echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
     else:
-        echo(f"{short_id(job.id)} holds the key of {name}: the run was {job.enqueue_result}.")
+        holder, result = short_id(job.id), job.enqueue_result
+        echo(f"{holder} holds the key of {short_id(name)}: the run was {result}.")
 
 
 @_verb
 def pause(schedules: Schedules, seen: FoundSchedule) -> None:
     """Let schedules fire no more until they are resumed."""
-    name = schedules.pause(seen.schedule.name).name
+    name = short_id(schedules.pause(seen.schedule.name).name)
     echo(f"{name} is paused; `bide cron resume {name}` lets it fire again.")
 
 
@@ -149,7 +150,8 @@ def pause(schedules: Schedules, seen: FoundSchedule) -> None:
 def resume(schedules: Schedules, seen: FoundSchedule) -> None:
     """Let schedules fire again, from their next time on."""
     at = _next_of(schedules.resume(seen.schedule.name))
-    echo(f"{seen.schedule.name} is resumed{f', next at {moment(at)}' if at else ''}.")
+    name, next_at = short_id(seen.schedule.name), f", next at {moment(at)}" if at else ""
+    echo(f"{name} is resumed{next_at}.")
 
 
 @_verb
@@ -159,7 +161,7 @@ def delete(schedules: Schedules, seen: FoundSchedule) -> None:
     A schedule that a module declares is set again by the next worker that serves the module.
     """
     schedules.delete(seen.schedule.name)
-    echo(f"{seen.schedule.name} is deleted.")
+    echo(f"{short_id(seen.schedule.name)} is deleted.")
 
 
 def _all(site: Site, queues: Sequence[str]) -> list[FoundSchedule]:
@@ -182,10 +184,14 @@ def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[Foun
         found = [seen for seen in there if seen.schedule.name == name]
         if not found:
             near = did_you_mean(name, {seen.schedule.name for seen in there})
-            raise NotFound(f"There is no schedule {name!r}{near or '; `bide cron ls` lists them.'}")
+            raise NotFound(
+                f"There is no schedule {short_id(name)!r}{near or '; `bide cron ls` lists them.'}"
+            )
         if len(found) > 1:
             where = ", ".join(seen.queue for seen in found)
-            raise UsageError(f"The queues {where} have a schedule {name!r} each; add --queue.")
+            raise UsageError(
+                f"The queues {where} have a schedule {short_id(name)!r} each; add --queue."
+            )
         meant += found
     return meant
 

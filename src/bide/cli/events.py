@@ -99,7 +99,7 @@ def _remark(event: Event) -> str:
         return f"{event.count} jobs"
     told = []
     if event.worker:
-        told.append(f"attempt {event.attempt} on {event.worker}")
+        told.append(f"attempt {event.attempt} on {short_id(event.worker)}")
     if event.progress:
         told.append(f"{event.progress.fraction:.0%} {event.progress.text}".rstrip())
     if event.error:

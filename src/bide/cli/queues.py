@@ -21,6 +21,7 @@ from bide.cli.options import (
 from bide.cli.screen import Cell, Column, confirmed, count, echo, echo_json, state_columns, table
 from bide.errors import BideError, UsageError
 from bide.model.durations import describe
+from bide.model.ids import short_id
 from bide.model.limits import NONE, describe_limits
 from bide.model.options import QueueSettings
 from bide.protocol.commands import jobs as job_commands
@@ -249,9 +250,10 @@ def _forget(site: Site, name: str) -> None:
     everywhere = keys_of(None, site.prefix)
     for worker in site.workers():  # busy ones with no slot left included
         if name in worker.about.queues:
+            by = short_id(worker.name)
             raise BideError(
-                f"{name} is served by the worker {worker.name}; stop it first, or start it without "
-                f"this queue (`bide workers stop {worker.name}`)."
+                f"{name} is served by the worker {by}; stop it first, or start it without "
+                f"this queue (`bide workers stop {by}`)."
             )
     _remove(site, name)
     site.client.run(queue_commands.unregister_queues(everywhere, [name]))
@@ -362,8 +364,8 @@ def upgrade(names: tuple[str, ...], target: int | None, force: bool, site: Site)
     for worker in () if force else site.workers():
         if worker.about.schema < to and {*worker.about.queues} & {*known}:
             raise UsageError(
-                f"The worker {worker.name} (bide {worker.about.version}) does not know schema "
-                f"{to}; stop such workers first, or --force: then their jobs run again."
+                f"The worker {short_id(worker.name)} (bide {worker.about.version}) does not know "
+                f"schema {to}; stop such workers first, or --force: then their jobs run again."
             )
     for name, counts in site.counts(known).items():
         changed = sum(

@@ -8,6 +8,7 @@ from bide.cli.options import CommandGroup, json_option, queues_option, site_opti
 from bide.cli.screen import Column, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import describe
+from bide.model.ids import short_id
 from bide.protocol.commands.queues import WorkerInfo
 from bide.views.params import megabytes, relative
 from bide.views.queues import workers_report
@@ -48,7 +49,7 @@ def stop(names: tuple[str, ...], site: Site) -> None:
     meant = [_meant(name, there) for name in names]
     site.stop(meant)
     for name in meant:
-        echo(f"{name} was asked to stop.")
+        echo(f"{short_id(name)} was asked to stop.")
 
 
 def _meant(name: str, there: list[str]) -> str:
@@ -59,8 +60,9 @@ def _meant(name: str, there: list[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{name!r} may be {' or '.join(found)}; give more of its name.")
-    raise NotFound(f"There is no worker {name!r}; `bide workers` lists them.")
+        others = " or ".join(map(short_id, found))
+        raise UsageError(f"{short_id(name)!r} may be {others}; give more of its name.")
+    raise NotFound(f"There is no worker {short_id(name)!r}; `bide workers` lists them.")
 
 
 def print_workers(workers: list[WorkerInfo]) -> None:
@@ -69,7 +71,7 @@ def print_workers(workers: list[WorkerInfo]) -> None:
         echo("No worker runs; `bide worker MODULE -q QUEUE` starts one.")
         return
     columns = [
-        Column("worker", lambda worker: worker.name, cut="start"),
+        Column("worker", lambda worker: short_id(worker.name), cut="start"),
         Column("host", lambda worker: worker.about.host, cut="end", spare=True),
         Column("pid", lambda worker: str(worker.about.pid), right=True, spare=True),
         Column("queues", lambda worker: ", ".join(worker.about.queues), cut="end"),
@@ -84,16 +86,17 @@ def print_workers(workers: list[WorkerInfo]) -> None:
     ]
     table(columns, workers)
     for worker in workers:
+        name = short_id(worker.name)
         if not worker.alive:
             ago = describe(worker.ago)
             echo(
-                f"{worker.name} has given no sign of life for {ago}; if it is dead, its jobs run "
+                f"{name} has given no sign of life for {ago}; if it is dead, its jobs run "
                 "again when their leases end.",
                 "yellow",
             )
         if worker.about.unserved:
             tasks = ", ".join(worker.about.unserved)
-            echo(f"{worker.name} was asked for what it does not serve: {tasks}", "yellow")
+            echo(f"{name} was asked for what it does not serve: {tasks}", "yellow")
 
 
 def _clock(worker: WorkerInfo) -> str:

@@ -16,7 +16,7 @@ from bide.client import aio, blocking
 from bide.client.coalesce import PerLoop, ReadThroughCache
 from bide.client.url import resolve_prefix
 from bide.errors import BideError, UsageError
-from bide.model.ids import check_name
+from bide.model.ids import check_name, short_id
 from bide.model.job import Snapshot
 from bide.model.payload.signature import Signature
 from bide.protocol.commands import jobs as job_commands
@@ -31,7 +31,7 @@ from bide.tasks.task import signature_of
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of a sentence: `; did you mean 'jobs'?`, or nothing where nothing is near."""
     near = get_close_matches(name, list(names), n=3)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"; did you mean {' or '.join(repr(short_id(one)) for one in near)}?" if near else ""
 
 
 class NotFound(BideError, LookupError):
@@ -99,7 +99,7 @@ class Site:
         words = self.client.run(queue_commands.worker_stop(self._everywhere, names))
         for name, word in zip(names, words, strict=True):
             if word == "gone":
-                raise NotFound(f"The worker {name!r} has stopped already.")
+                raise NotFound(f"The worker {short_id(name)!r} has stopped already.")
 
     def counts(self, names: Sequence[str]) -> dict[str, QueueStats]:
         """How many jobs are in each state, by queue."""

@@ -158,7 +158,7 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
         )
         yield "finished", f"{_at(job.finished, now)}{took}"
     yield "attempt", str(job.attempt or "")
-    yield "worker", job.worker or ""
+    yield "worker", short_id(job.worker or "")
     if job.progress:
         progress = job.progress
         yield "progress", f"{progress.fraction:.0%} {progress.text} ({_ago(progress.at, now)})"
@@ -224,7 +224,8 @@ def _meta(seen: FoundJob) -> str:
 
 def _print_attempt(attempt: Attempt) -> None:
     ran = describe((attempt.ended - attempt.started).total_seconds())
-    echo(f"  {attempt.number}  {moment_exactly(attempt.started)}  ran {ran} on {attempt.worker}")
+    worker = short_id(attempt.worker)
+    echo(f"  {attempt.number}  {moment_exactly(attempt.started)}  ran {ran} on {worker}")
     if attempt.error is None:
         echo(
             "     its worker died or stopped; it is not known how far the attempt came",
