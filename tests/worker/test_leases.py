@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 
 import pytest
 import redis
 from msgspec.structs import replace
 
+from bide import Queue
 from bide.client import blocking
 from bide.logs import JOB_FIELDS
 from bide.model.payload.body import Body
@@ -19,6 +21,9 @@ from bide.protocol.scripts import SERVER_CLOCK
 from bide.worker.heartbeat import GRACE, Leases
 from bide.worker.queue_state import QueueState
 from bide.worker.run.running_job import RunningJob
+from tests.support import jobs
+from tests.support.proxy import Proxy
+from tests.support.workers import at_work, eventually
 
 KEYS = keys_of("mail")
 LEASE = 60.0
@@ -75,6 +80,29 @@ def test_a_lease_that_has_passed_to_another_is_told_of_once(
     assert job.lost
     (record,) = [one for one in caplog.records if "has passed to another" in one.getMessage()]
     assert [getattr(record, name) for name in JOB_FIELDS] == ["a", 1, "app:task", "mail"]
+
+
+def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_job(
+    one_url: str, direct: redis.Redis, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a job, too, that a worker releases because the reply to its claim came so late."""
+    queue = Queue("mail", url=one_url)
+
+    def pass_on() -> None:
+        direct.zadd(queue.keys["active"], {"a": 1})
+        with closing(blocking.Client(one_url)) as other:
+            (job,) = other.run(worker_commands.claim(queue.keys, "w2", 1, 1, LEASE_US, 0)).jobs
+        assert job.id == "a"
+
+    with at_work(Queue("mail", url=proxy.url), lease=0.5):
+        proxy.delay_reply(b"tests.support.jobs:add", 0.5, pass_on)
+        queue.enqueue(jobs.add, 1, job_id="a")
+        eventually(lambda: "came after its lease" in caplog.text)
+    (record,) = [one for one in caplog.records if "came after its lease" in one.getMessage()]
+    assert "(release)" in record.getMessage()
+    fields = [getattr(record, name) for name in JOB_FIELDS]
+    assert fields == ["a", 1, "tests.support.jobs:add", "mail"]
+    queue.close()
 
 
 def test_a_renewal_that_fails_is_followed_by_others(

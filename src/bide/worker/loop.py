@@ -409,7 +409,7 @@ class WorkerLoop:
             asyncio.get_running_loop().call_later(_DRAIN, self.wake)
         if self.stopping or time.monotonic() - sent > queue_state.lease * 2 / 3:
             # The process may have been paused for so long that the leases have passed to others.
-            queue_state.settles.extend(Settle(job.id, job.token, "release") for job in reply.jobs)
+            self._executor.decline(queue_state, reply.jobs, sent)
         else:
             self._executor.submit(queue_state, reply.jobs, sent)
 
@@ -425,7 +425,7 @@ class WorkerLoop:
             self._warn_of_results(queue_state)
         for settle, verdict, run in zip(settles, verdicts, runs, strict=True):
             if verdict == "lost":
-                with run.named() if run else nullcontext():  # None: the executor never had the job
+                with run.named() if run else nullcontext():
                     log.warning(
                         "job %s: the outcome (%s) came after its lease had passed to another "
                         "worker, and was refused",

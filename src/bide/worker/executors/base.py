@@ -141,6 +141,15 @@ class Executor(ABC):
             self._waiting.append(run)
         self._start_waiting()
 
+    def decline(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
+        """Release claimed jobs that must not start here."""
+        for claimed in jobs:
+            run = RunningJob(queue_state, claimed, claimed_at, self._send_notes_soon)
+            run.decide(UNBEGUN)
+            run.ended = True
+            self._unconfirmed[claimed.id, claimed.token] = run
+            queue_state.settles.append(UNBEGUN.settle(claimed))
+
     @abstractmethod
     def _start_waiting(self) -> None:
         """Start the jobs that have waited longest, in the free slots."""
