@@ -257,6 +257,19 @@ def test_a_new_reason_is_logged_at_once_and_an_old_one_seldom(state: QueueState)
     assert logged == [True, False, True, False]
 
 
+def test_a_reason_that_returns_is_logged_soon(state: QueueState) -> None:
+    reasons = ["refused"] * 9 + ["loading"] + ["refused"] * 20
+    logged = [at for at, reason in enumerate(reasons) if state.failed(reason)]
+    assert logged == [0, 9, 14]
+
+
+def test_reasons_that_alternate_do_not_fill_the_log(state: QueueState) -> None:
+    reasons = ["refused", "loading"] * 15
+    logged = [at for at, reason in enumerate(reasons) if state.failed(reason)]
+    assert logged == [0, 1, 6, 11, 16, 21, 26]
+    assert {reasons[at] for at in logged} == {"refused", "loading"}
+
+
 def test_a_reason_is_logged_again_while_an_outage_lasts(state: QueueState) -> None:
     logged = [state.failed("refused") for _ in range(91)]
     assert [at for at, is_logged in enumerate(logged) if is_logged] == [0, 30, 60, 90]

@@ -109,7 +109,11 @@ class NoteBuffer:
 
 
 _LOG_EVERY: Final = 30
-"""Consecutive failures after which a known reason is logged again."""
+"""Consecutive failures after which a reason is logged again although it has not changed."""
+
+_CHANGE_EVERY: Final = 5
+"""Consecutive failures after which a reason is logged again that has returned after another one.
+Reasons that alternate would otherwise fill the log."""
 
 _TRY_EVERY: Final = 1.0
 """Seconds between claims for jobs of unserved tasks, while this worker lacks a task."""
@@ -157,6 +161,8 @@ class QueueState:
         """How many consecutive round trips have failed."""
         self._reasons: set[str] = set()
         """The reasons of these failures, without their numbers."""
+        self._logged = 0, ""
+        """The last of these failures that was logged, and its reason."""
         self.resting = False
         """Whether sending is paused for a short time, because a round trip failed."""
         self.exact = False
@@ -180,19 +186,25 @@ class QueueState:
     def failed(self, reason: str) -> bool:
         """Count a round trip that failed; return whether to log the reason.
 
-        A reason that is new in this outage is logged immediately. Other numbers in the text do not
-        make it a new reason.
+        A reason that is new in this outage is logged immediately, and one that returns soon. Other
+        numbers in the text do not make it another reason.
         """
         reason = _NUMBER.sub("", reason)
-        is_new = reason not in self._reasons
-        self._reasons.add(reason)
         self.failures += 1
-        return is_new or self.failures % _LOG_EVERY == 1
+        last, logged = self._logged
+        is_new = reason not in self._reasons
+        has_returned = reason != logged and self.failures - last >= _CHANGE_EVERY
+        if not (is_new or has_returned or self.failures % _LOG_EVERY == 1):
+            return False
+        self._reasons.add(reason)
+        self._logged = self.failures, reason
+        return True
 
     def succeeded(self) -> None:
         """Reset the failures after a successful round trip; the next failure starts an outage."""
         self.failures = 0
         self._reasons.clear()
+        self._logged = 0, ""
 
     def on_wakeup(self, caller: str) -> None:
         """Handle a wake-up message for this queue, which a claim of `caller` has sent."""
