@@ -83,7 +83,7 @@ class ClientTooOld(BideError):
 
 
 class AccessDenied(BideError, PermissionError):
-    """The server refused the credentials, or the user lacks a right that the call needs."""
+    """The server refused the credentials, or the user lacks a permission that the call needs."""
 
 
 class ServerRefused(BideError):

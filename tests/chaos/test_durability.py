@@ -239,7 +239,9 @@ def test_what_its_user_may_not_do_is_refused(two: Pair, without: str) -> None:
         commands=["+@all", f"-{without}"],
     )
     queue = Queue("mail", url=two.primary.url.replace("://", "://shop:x@"))
-    with pytest.raises(DurabilityUnavailable, match=rf"the right \+{without}, which `bide acl`"):
+    with pytest.raises(
+        DurabilityUnavailable, match=rf"the permission \+{without}, which `bide acl`"
+    ):
         queue.enqueue(TASK, durability="replica")
     assert two.direct.keys() == []
     queue.close()

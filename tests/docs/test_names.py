@@ -105,7 +105,7 @@ TRUE: Final[dict[str, str]] = {
     "docs/coming-from/bull.md": "no `waiting` event",
     "docs/decisions/0010-signatures.md": "no time and no priority",
     "docs/decisions/0014-dependencies.md": "touches no group",
-    "docs/howto/groups.md": "Jobs without a group",
+    "docs/howto/groups.md": "for a job without a group",
     "docs/howto/page.md": "no cron expressions are counted",
     "docs/testing.md": "enqueues itself without end",
 }

@@ -268,9 +268,9 @@ def test_what_a_user_may_not_do_names_the_right_and_what_prints_it(
     for script in names():  # as a worker of this release does at its start
         raw.script_load(load(script).text)
     error = error_of(bide(home, *args, url=as_user("viewer")))
-    assert re.search(rf"its user lacks the rights? {lacks}; `bide acl {needs}` prints", error), (
-        error
-    )
+    assert re.search(
+        rf"its user lacks the permissions? {lacks}; `bide acl {needs}` prints", error
+    ), error
 
 
 def test_a_call_that_is_no_scripts_names_its_right_too(
@@ -279,7 +279,7 @@ def test_a_call_that_is_no_scripts_names_its_right_too(
     theirs = as_role(url, raw, "producer", "work")
     raw.execute_command("ACL", "SETUSER", "producer", "-xread")  # type: ignore[no-untyped-call]
     error = error_of(bide(home, "events", "-q", "work", "--timeout", "5s", url=theirs))
-    assert "its user lacks the right +xread; `bide acl` prints what each role needs" in error
+    assert "its user lacks the permission +xread; `bide acl` prints what each role needs" in error
     raw.acl_deluser("producer")
 
 

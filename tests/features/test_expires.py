@@ -25,7 +25,7 @@ def test_a_job_lapses_and_its_neighbours_run() -> None:
         states = [job.refresh().status for job in [*jobs, moment]]
         assert states == [State.COMPLETED, State.CANCELLED] * 3 + [State.COMPLETED]
         assert [job.expired for job in jobs] == [False, True] * 3
-        with pytest.raises(JobCancelled, match="it had not begun when it expired"):
+        with pytest.raises(JobCancelled, match="it had not started when it expired"):
             jobs[1].wait()
         totals = queue.counts().totals
         assert (totals["cancelled"], totals["expired"]) == (3, 3)

@@ -146,11 +146,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"every": 5, "limit": 10**30}, "limit must be"),
     ({"every": 5, "missed": "some"}, "missed must be"),
     ({"every": 5, "jitter": -1}, "must not be negative"),
-    ({"every": 5, "delay": 5}, "have no delay=: they are due at its times"),
-    ({"every": 5, "job_id": "x"}, "have no job_id=: the id of each"),
-    ({"every": 5, "depends_on": "x"}, "have no depends_on=: the jobs that each could wait for"),
-    ({"every": 5, "run_if": "failed"}, "have no run_if=: they wait for no other"),
-    ({"every": 5, "durability": "fsync"}, "have no durability=: workers create them"),
+    ({"every": 5, "delay": 5}, "cannot have delay=: its times decide"),
+    ({"every": 5, "job_id": "x"}, "cannot have job_id=: the id of each"),
+    ({"every": 5, "depends_on": "x"}, "cannot have depends_on=: their parents do not"),
+    ({"every": 5, "run_if": "failed"}, "cannot have run_if=: they have no parents"),
+    ({"every": 5, "durability": "fsync"}, "cannot have durability=: workers create them"),
     ({"every": 5, "more": 1}, "There is no option 'more'"),
     ({"every": 5, "group": "a b"}, "group holds a brace, a space|a space"),
     ({"every": 5, "group_concurrency": 2}, "is said of a group"),
@@ -209,7 +209,7 @@ def test_a_mistake_shows_where_it_is_made() -> None:
         AsyncQueue("decorators").cron(NINE, tz="x")
     with pytest.raises(UsageError, match="There is no option 'more'"):
         queue.every(5, more=5)  # type: ignore[call-arg]
-    with pytest.raises(UsageError, match="have no delay="):
+    with pytest.raises(UsageError, match="cannot have delay="):
         queue.every(5, delay=5)  # type: ignore[call-arg]
 
 

@@ -75,29 +75,33 @@ def test_no_role_has_what_is_for_administrators(role: str) -> None:
 def test_a_command_of_a_script_is_named_whatever_the_servers_age(said: str, clock: str) -> None:
     line = line_of("cancel", "redis.call('ZREM'", clock)
     assert missing(said.format(line), cancel(), clock) == (
-        "its user lacks the right +zrem; `bide acl operator producer worker -q mail` prints the "
-        "rights that this needs"
+        "its user lacks the permission +zrem; `bide acl operator producer worker -q mail` prints "
+        "the permissions that this needs"
     )
 
 
 @pytest.mark.parametrize(
     ("command", "lacks", "needs"),
     [
-        (cancel(), "rights ~bide:{mail} and ~bide:{mail}:*", "operator producer worker -q mail"),
+        (
+            cancel(),
+            "permissions ~bide:{mail} and ~bide:{mail}:*",
+            "operator producer worker -q mail",
+        ),
         (
             cancel(keys_of("später;x", "shop:eu")),
-            "rights ~shop:eu:{später;x} and ~shop:eu:{später;x}:*",
+            "permissions ~shop:eu:{später;x} and ~shop:eu:{später;x}:*",
             "operator producer worker -q 'später;x' --prefix shop:eu",
         ),
         (
             enqueue_commands.enqueue(MAIL, [Prepared("a", "+0", 5, encode_body(Body("a:b")))]),
-            "rights ~bide:{mail} and ~bide:{mail}:*",
+            "permissions ~bide:{mail} and ~bide:{mail}:*",
             "producer worker -q mail",
         ),
-        (queue_commands.queues(keys_of(None)), "right ~bide:queues", ""),
+        (queue_commands.queues(keys_of(None)), "permission ~bide:queues", ""),
         (
             fsck_commands.look_at_workers(keys_of(None), "0", False),
-            "right ~bide:workers",
+            "permission ~bide:workers",
             "operator",
         ),
     ],
@@ -110,8 +114,8 @@ def test_keys_are_named_with_who_may_reach_them(
     said: str, command: Command[Any], lacks: str, needs: str
 ) -> None:
     assert missing(said, command, SERVER_CLOCK) == (
-        f"its user lacks the {lacks}; `{f'bide acl {needs}'.strip()}` prints the rights that this "
-        "needs"
+        f"its user lacks the {lacks}; `{f'bide acl {needs}'.strip()}` prints the permissions that "
+        "this needs"
     )
 
 
@@ -124,7 +128,7 @@ def test_a_viewer_may_not_load_scripts() -> None:
 def test_what_is_no_scripts_is_said_as_the_server_says_it() -> None:
     said = "User v has no permissions to run the 'xread' command"
     end = "`bide acl` prints what each role needs"
-    assert missing(said, None, SERVER_CLOCK) == f"its user lacks the right +xread; {end}"
+    assert missing(said, None, SERVER_CLOCK) == f"its user lacks the permission +xread; {end}"
     channel = "No permissions to access a channel"
     assert missing(channel, None, SERVER_CLOCK) == f"{channel}; {end}"
 

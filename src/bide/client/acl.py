@@ -199,27 +199,33 @@ def missing(said: str, command: Command[Any] | None, clock: str) -> str:
             "a server restart"
         )
     if named:
-        lacks = f"the right +{named[1].lower()}"
+        lacks = f"the permission +{named[1].lower()}"
     elif command is None:
         return f"{said}; `bide acl` prints what each role needs"
     else:
         line = _LINE.search(said)
         called = _called(load(command.script, clock).text, int(line[1])) if line else []
-        lacks = "the right " + " or ".join(f"+{name.lower()}" for name in called) if called else ""
+        lacks = (
+            "the permission " + " or ".join(f"+{name.lower()}" for name in called) if called else ""
+        )
     if command is None:
         return f"its user lacks {lacks}; `bide acl` prints what each role needs"
     found = _KEY.fullmatch(command.keys[0])
     prefix, queue = found.groups() if found else (PREFIX, None)
     if not lacks or " key" in said:
         root = f"~{prefix}:{{{queue}}}"
-        lacks = f"the rights {root} and {root}:*" if queue else f"the right ~{command.keys[0]}"
+        lacks = (
+            f"the permissions {root} and {root}:*"
+            if queue
+            else f"the permission ~{command.keys[0]}"
+        )
     roles = [role for role in _LEAST if command.script in SCRIPTS[role]]
     words = ["bide", "acl", *(roles if len(roles) < len(ROLES) else [])]
     words += ["-q", queue] if queue else []
     words += ["--prefix", prefix] if prefix != PREFIX else []
     import shlex  # only for this error
 
-    return f"its user lacks {lacks}; `{shlex.join(words)}` prints the rights that this needs"
+    return f"its user lacks {lacks}; `{shlex.join(words)}` prints the permissions that this needs"
 
 
 def _called(text: str, line: int) -> list[str]:

@@ -303,8 +303,8 @@ def _read(file: Path) -> Settings:
         content = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{file} cannot be read ({error.strerror}); change its rights, or set $BIDE_URL and "
-            "$BIDE_PREFIX."
+            f"{file} cannot be read ({error.strerror}); change its permissions, or set $BIDE_URL "
+            "and $BIDE_PREFIX."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{file} is not TOML: {error}.") from None

@@ -128,7 +128,8 @@ def map_error(
         )
     if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
         return AccessDenied(
-            f"The server at {where} refuses access ({text}); check user, password and rights."
+            f"The server at {where} refuses access ({text}); check the user, the password "
+            "and the permissions."
         )
     if isinstance(error, lib.NoPermissionError) or any(words in text for words in _IN_SCRIPT):
         return AccessDenied(

@@ -40,7 +40,7 @@ _LACKS: Final = {
     "replica": "no replica is connected to the server; connect one",
     "appendonly": "the server keeps no append-only file; set `appendonly yes`",
     "WAITAOF": "the server has no WAITAOF; use Valkey, or Redis 7.2 or later",
-    "INFO": "its user lacks the right +info, which `bide acl` prints",
+    "INFO": "its user lacks the permission +info, which `bide acl` prints",
 }
 
 _MISSING: Final[dict[Durability, str]] = {
@@ -93,10 +93,12 @@ def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
 
 def cannot(lack: str) -> DurabilityUnavailable:
     """The error for what the script has found that the server cannot do."""
-    right = lack.partition(":")[2]
-    acl = "`bide acl --fsync`" if right == "WAITAOF" else "`bide acl`"
+    permission = lack.partition(":")[2]
+    acl = "`bide acl --fsync`" if permission == "WAITAOF" else "`bide acl`"
     why = (
-        f"its user lacks the right +{right.lower()}, which {acl} prints" if right else _LACKS[lack]
+        f"its user lacks the permission +{permission.lower()}, which {acl} prints"
+        if permission
+        else _LACKS[lack]
     )
     return DurabilityUnavailable(
         f"The durability asked for cannot be had: {why}, or ask for less. Nothing was added."

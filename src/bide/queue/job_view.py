@@ -305,7 +305,7 @@ class JobView(Generic[R]):
             failed.error = error
             raise failed
         if seen.state == State.CANCELLED:
-            why = "cancelled: it had not begun when it expired" if self.expired else "cancelled"
+            why = "cancelled: it had not started when it expired" if self.expired else "cancelled"
             if seen.constraints.cause:
                 cause = short_id(seen.constraints.cause)
                 why = f"cancelled: job {cause}, that it waited for, did not complete"

@@ -31,13 +31,13 @@ from bide.queue.core import QueueCore, not_unique
 from bide.tasks.registry import task_name
 from bide.tasks.task import Function
 
-_LATER: Final = "have it call a task that enqueues the job that waits"
+_LATER: Final = "schedule a task that enqueues the dependent job"
 _NEVER: Final = {
-    "delay": "they are due at its times; give it others, or start= or jitter=",
-    "job_id": "the id of each is the schedule's name and the time",
+    "delay": "its times decide when they are due; change these, or pass start= or jitter=",
+    "job_id": "the id of each job is the schedule's name and the time",
     "durability": "workers create them when they claim, so no caller waits for a confirmation",
-    "depends_on": f"the jobs that each could wait for do not exist yet; {_LATER}",
-    "run_if": f"they wait for no other; {_LATER}",
+    "depends_on": f"their parents do not exist when the schedule is set; {_LATER}",
+    "run_if": f"they have no parents; {_LATER}",
 }
 """Options of other jobs, and why those of a schedule cannot have them."""
 
@@ -99,7 +99,7 @@ def plan(
     """Check a schedule; arguments and errors as for `Schedules.upsert`."""
     for option in options:
         if option in _NEVER:
-            raise UsageError(f"The jobs of a schedule have no {option}=: {_NEVER[option]}.")
+            raise UsageError(f"The jobs of a schedule cannot have {option}=: {_NEVER[option]}.")
     check_names(options, ScheduleOptions)
     jitter_us = 0 if jitter is None else to_us(jitter, "jitter")
     name = check_schedule_name(name)

@@ -274,7 +274,9 @@ def test_a_user_without_rights_is_an_error_of_one_sentence(one_connection: redis
     options = one_connection.connection_pool.connection_kwargs
     path = options["path"]
     poor = redis.Redis(unix_socket_path=path, username="nobody", password="x")
-    with pytest.raises(BideError, match=r"refuses access \(.* check user and rights\.$"):
+    with pytest.raises(
+        BideError, match=r"refuses access \(.* check the user and its permissions\.$"
+    ):
         Timer("mail", connection=poor).work(burst=True)
     one_connection.acl_deluser("nobody")
 

@@ -586,6 +586,6 @@ def _sentence(error: Exception, where: str) -> BideError:
         return ServerRefused(f"Another program uses a key of RQ's at {where} ({error}); delete it.")
     if isinstance(error, NoPermissionError):  # `bide acl` knows nothing of RQ's keys
         return AccessDenied(
-            f"The server at {where} refuses access ({error}); check user and rights."
+            f"The server at {where} refuses access ({error}); check the user and its permissions."
         )
     return map_error(error, where)
