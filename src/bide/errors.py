@@ -138,7 +138,7 @@ class JobCancelled(BideError):
 
 
 class JobWaitTimeout(BideError, TimeoutError):
-    """The job that was waited for has not ended in the time given; it goes on."""
+    """The job did not end within the time-out of the wait; the job itself continues."""
 
 
 class WorkerCrashed(BideError):

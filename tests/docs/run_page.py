@@ -61,18 +61,22 @@ class Program:
         self._process = _forks.Process(target=_become, args=(path, bide, [*words[1:]]))
         self._process.start()
 
+    def printed(self) -> str:
+        """What it has printed so far."""
+        return self._told.read_text("utf-8")
+
     def end(self, stop: bool = False) -> tuple[int, str]:
         """Wait for its end, having asked for it with `stop`; exit code and what it printed.
 
         A program is stopped once it has printed something: before, a signal may find it importing.
         """
         if stop:
-            eventually(lambda: self._told.stat().st_size or not self._process.is_alive())
+            eventually(lambda: self.printed() or not self._process.is_alive())
             self._process.terminate()
         self._process.join(DEADLINE)
         code = self._process.exitcode
         self._process.kill()
-        printed = self._told.read_text("utf-8")
+        printed = self.printed()
         self._told.unlink()
         if code is None:
             raise AssertionError(f"it does not end:\n{printed}")
@@ -113,13 +117,22 @@ class PageRun:
             self._command(step)
 
     def stop_workers(self) -> None:
-        """Stop what was started, and compare what it said."""
+        """Stop what was started, and compare what it said.
+
+        If `...` is the last line that the page shows, a program first prints all that is shown.
+        """
         while self._staying:
             command, run = self._staying.pop()
+            if command.output and command.output.endswith("\n...\n"):
+                self._wait_for(command.output, run)
             code, printed = run.end(stop=True)
             self._check(command, printed)
             if code != 0:
                 raise AssertionError(f"{self._at(command)}: it exits with {code}:\n{printed}")
+
+    def _wait_for(self, shown: str, run: Program) -> None:
+        with contextlib.suppress(AssertionError):  # the comparison says what is missing
+            eventually(lambda: differs(shown, run.printed()) is None, within=DEADLINE)
 
     def close(self) -> None:
         for _, run in self._staying:

@@ -45,7 +45,9 @@ def test_what_a_page_shows_is_so(name: str, tmp_path: Path, one_url: str) -> Non
     done = subprocess.run(
         [sys.executable, "-c", f"from tests.docs.run_page import main; main({name!r})"],
         cwd=tmp_path,
-        env=environment | {"BIDE_URL": one_url, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
+        env=environment
+        | {"BIDE_URL": one_url, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=110,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from typing import Final
 
@@ -57,6 +58,17 @@ def test_both_languages_have_the_same(part: Callable[[str], object]) -> None:
 
 def test_it_is_read_in_minutes() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").split()) <= 1100
+
+
+def test_a_package_index_gets_no_link_and_no_picture_that_leads_nowhere() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    hook = settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (ROOT / "README.md").read_text("utf-8")
+    for each in hook["substitutions"]:
+        assert re.search(each["pattern"], text), each
+        text = re.sub(each["pattern"], each["replacement"], text)
+    assert not links(text)
+    assert "## Guarantees" in text
 
 
 COMPARED: Final = {

@@ -185,7 +185,7 @@ def test_the_worker_follows_the_source(tmp_path: Path, start: Start) -> None:
 def test_the_page_is_beside_it_and_ends_with_it(tmp_path: Path, start: Start) -> None:
     (tmp_path / "app.py").write_text(APP)
     dev = start("app.py")
-    said = dev.wait_for("the page is at ")
+    said = dev.wait_for("the dashboard is at ")
     port = int(re.findall(r"http://127.0.0.1:(\d+)/", said)[0])
     dev.wait_for("serves letters")
     with closing(Queue("letters", url=dev.url)) as letters:
@@ -209,9 +209,7 @@ def test_without_what_the_page_needs_it_says_how_to_get_it(tmp_path: Path, start
     bare.mkdir()
     (bare / "sitecustomize.py").write_text("import sys\nsys.modules['uvicorn'] = None\n")
     dev = start("app.py", PYTHONPATH=str(bare))
-    assert dev.wait_for("for a page") == (
-        "bide dev: for a page of what is due: pip install 'bide[web]'\n"
-    )
+    assert dev.wait_for("to get") == ("bide dev: to get the dashboard: pip install 'bide[web]'\n")
     dev.wait_for("serves letters")
     assert dev.stop() == 0
 
@@ -298,7 +296,7 @@ def test_a_worker_that_dies_at_work_is_replaced(tmp_path: Path, start: Start) ->
     dev.wait_for("serves letters")
     with closing(Queue("letters", url=dev.url)) as letters:
         letters.enqueue("app:die", retention=0, on_crash="fail")
-        dev.wait_for(r"the worker has ended \(exit code 3\); another starts")
+        dev.wait_for(r"the worker ended \(exit code 3\); it restarts")
         dev.wait_for("serves letters")
         letters.enqueue("app:hello", "ann")
         dev.wait_for("^hello ann$")

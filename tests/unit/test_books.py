@@ -188,7 +188,7 @@ class TestLost:
         story.begun("paid", NOTIFY)
         books = story.balance()
         assert kinds(books) == [LOST]
-        assert "never came to its end" in books.problems[0].text
+        assert "did not finish" in books.problems[0].text
 
     def test_a_torn_line_is_no_end(self, story: Story) -> None:
         story.went_well(("paid", NOTIFY))

@@ -36,7 +36,7 @@ def running(*args: str, url: str) -> Iterator[tuple[subprocess.Popen[str], Page]
     try:
         assert process.stdout is not None
         said = process.stdout.readline()
-        assert said.startswith("The page is at http://127.0.0.1:")
+        assert said.startswith("The dashboard is at http://127.0.0.1:")
         yield process, Page(int(said.split(":")[2].split("/")[0]))
     finally:
         process.kill()

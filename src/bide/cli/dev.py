@@ -399,7 +399,10 @@ class Dev:
 
     def _stop(self) -> None:
         if not self._stopped.is_set():
-            _say("stops; running jobs have a moment to end, another Ctrl-C gives them back")
+            _say(
+                f"stopping; running jobs have {GRACE:g} s to finish, and another Ctrl-C returns "
+                "them to the queue"
+            )
         self._stopped.set()
         for part in self._parts:
             part.hurry()
@@ -417,7 +420,7 @@ class Dev:
                         await self._wait_to_replace(ended.result(), line, changed, stopped)
                     if changed.done() and not stopped.done():
                         told = _told(changed.result(), self._here)
-                        _say(f"{told} changed; another worker starts")
+                        _say(f"{told} changed; the worker restarts")
                 finally:
                     for waiting in (changed, ended, stopped):
                         waiting.cancel()
@@ -431,9 +434,9 @@ class Dev:
         with contextlib.suppress(OSError):
             has_shown = line.recv(1) == SHOWN
         if has_shown:
-            _say("no worker runs; it starts again when you save a source")
+            _say("no worker runs until you save a source file")
         else:
-            _say(f"the worker has ended ({_how(code)}); another starts")
+            _say(f"the worker ended ({_how(code)}); it restarts")
         pause = None if has_shown else _AGAIN
         await asyncio.wait(until, timeout=pause, return_when="FIRST_COMPLETED")
 
@@ -459,7 +462,7 @@ class Dev:
 
     async def _run_page(self) -> None:
         if not all(importlib.util.find_spec(name) for name in _NEEDS):
-            _say("for a page of what is due: pip install 'bide[web]'")
+            _say("to get the dashboard: pip install 'bide[web]'")
             return
         try:
             listener = socket.create_server(("127.0.0.1", PORT))
@@ -467,16 +470,16 @@ class Dev:
             listener = socket.create_server(("127.0.0.1", 0))
         with listener:
             number = listener.fileno()
-            _say(f"the page is at http://127.0.0.1:{listener.getsockname()[1]}/")
+            _say(f"the dashboard is at http://127.0.0.1:{listener.getsockname()[1]}/")
             command = python_command("bide.cli.dev:serve_page", str(number))
-            await self._run_beside("the page", command, pass_fds=[number])
+            await self._run_beside("the dashboard", command, pass_fds=[number])
 
     async def _run_beside(self, name: str, command: Sequence[str], **more: Any) -> None:
         """A program beside the worker, to its end or ours."""
         try:
             part = await self._start(command, **more)
         except OSError as error:
-            _say(f"{name} cannot be started ({error.strerror}); the worker goes on without it")
+            _say(f"{name} cannot be started ({error.strerror}); the worker continues without it")
             return
         part.watch()
         stopped = asyncio.create_task(self._stopped.wait())
@@ -484,7 +487,7 @@ class Dev:
         try:
             await asyncio.wait([ended, stopped], return_when="FIRST_COMPLETED")
             if ended.done() and not stopped.done():
-                _say(f"{name} has ended ({_how(ended.result())}); the worker goes on")
+                _say(f"{name} ended ({_how(ended.result())}); the worker continues")
         finally:
             stopped.cancel()
             ended.cancel()
@@ -559,9 +562,10 @@ def dev(
     """Run APP's jobs while you write it, on a server of its own.
 
     APP is a file such as app.py, or a module such as shop.tasks. The server (embedded: not for
-    production) keeps its data in .bide/, until you remove that. The worker is replaced when a
-    source changes; a mistake in it is shown, and then no worker runs until it is mended. The page
-    is served at this machine, if `bide[web]` is installed. Ctrl-C stops everything.
+    production) keeps its data in .bide/, until you remove that directory. The worker restarts when
+    a source file changes. If a source file has a mistake, the command shows it, and runs no worker
+    until you save the file again. If `bide[web]` is installed, the dashboard is served to this
+    machine. Ctrl-C stops everything.
 
     COMMAND runs beside them, and finds the server in $BIDE_URL: your web server, for instance.
     """

@@ -197,7 +197,7 @@ def web(
     with _listening(host, port) as listener:
         at, number = listener.getsockname()[:2]
         shown = f"[{at}]" if ":" in at else at
-        echo(f"The page is at http://{shown}:{number}/ (Ctrl-C ends it).")
+        echo(f"The dashboard is at http://{shown}:{number}/ (Ctrl-C ends it).")
         serve(page, listener)
 
 

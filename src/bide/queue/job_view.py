@@ -319,8 +319,8 @@ class JobView(Generic[R]):
 
     def _late(self, timeout: float) -> JobWaitTimeout:
         return JobWaitTimeout(
-            f"Job {short_id(self.id)} is {self._seen().state} after {timeout:g} s; it goes on: "
-            "wait longer, or look whether a worker serves its queue."
+            f"Job {short_id(self.id)} is {self._seen().state} after {timeout:g} s, and is not "
+            "cancelled; wait longer, or check whether a worker serves its queue."
         )
 
     def _moved(self, moved: ChangeResult, verb: str, from_: str) -> None:

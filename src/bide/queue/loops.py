@@ -210,7 +210,7 @@ class AsyncEventListener:
                     if self._stopping:
                         break
                     pause = min(2 * pause or 1.0, LONGEST_RECONNECT_PAUSE)
-                    log.warning("listening to events goes on in %g s: %s", pause, error)
+                    log.warning("listening to events continues in %g s: %s", pause, error)
                     await asyncio.sleep(pause)
         finally:
             await self._events.__aexit__()

@@ -252,7 +252,7 @@ class EventListener:
                 if self._stopping.is_set():
                     break
                 pause = min(2 * pause or 1.0, LONGEST_RECONNECT_PAUSE)
-                log.warning("listening to events goes on in %g s: %s", pause, error)
+                log.warning("listening to events continues in %g s: %s", pause, error)
                 self._stopping.wait(pause)
         self._events.__exit__()
         self._ended(self)

@@ -104,9 +104,9 @@ def _check_policy(where: str, policy: str | None) -> None:
         log.info("whether %s drops jobs when it is full is not known: INFO is denied", where)
     elif policy != "noeviction":
         raise UsageError(
-            f"The server at {where} would drop jobs without a word when its memory is full "
-            f"(maxmemory-policy {policy}); run `CONFIG SET maxmemory-policy noeviction` on it, or "
-            "accept that with --allow-eviction or Worker(..., allow_eviction=True)."
+            f"The server at {where} would drop jobs without an error when its memory is "
+            f"full (maxmemory-policy {policy}); run `CONFIG SET maxmemory-policy noeviction` on "
+            "it, or accept that with --allow-eviction or Worker(..., allow_eviction=True)."
         )
 
 

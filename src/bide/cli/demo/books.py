@@ -502,9 +502,11 @@ def _check_job(books: Books, record: Record, number: str, kind: Kind, due_us: in
     if last.key not in record.unfinished:
         books.run += 1
     elif last.pid in record.killed:
-        books.find(LOST, f"{what} began in process {last.pid}, which was killed; never again.")
+        books.find(
+            LOST, f"{what} started in process {last.pid}, which was killed, and did not run again."
+        )
     else:
-        books.find(LOST, f"{what} began in process {last.pid}, and never came to its end.")
+        books.find(LOST, f"{what} began in process {last.pid}, and did not finish.")
 
 
 SHOWN: Final = 10
@@ -526,7 +528,9 @@ def report(books: Books, console: Console | None = None) -> None:
     if books.lateness_us:
         values = sorted(books.lateness_us)
         text = Text.assemble(
-            ("  Lateness", "bold"), (" of first runs, from due to begun\n\n", "dim"), " "
+            ("  Lateness", "bold"),
+            (" of first runs: from the due time to the start\n\n", "dim"),
+            " ",
         )
         for name, percent in (("p50", 50), ("p90", 90), ("p99", 99), ("max", 100)):
             text.append(f" {name} ", "dim")
@@ -550,11 +554,11 @@ def report(books: Books, console: Console | None = None) -> None:
 
 def _table(books: Books) -> Iterator[Text]:
     killed = ", ".join(map(str, books.killed))
-    cause = f"begun by worker {killed}, which was killed" if killed else "no worker was killed"
+    cause = f"started by worker {killed}, which was killed" if killed else "no worker was killed"
     yield Text("  The books, order by order\n", "bold")
     yield _row("enqueued", books.enqueued, "", "2 for each order")
     yield _row("run", books.run, "", "to their end")
-    yield _row("cancelled", books.cancelled, "", "taken back: the order was paid in time")
+    yield _row("cancelled", books.cancelled, "", "the order was paid in time")
     yield _row("redelivered", books.redelivered, "yellow", cause)
     yield Text()
     counts = Counter(problem.kind for problem in books.problems)

@@ -463,7 +463,9 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
             await self._client.run(worker_commands.worker_leave(keys, session.consumer))
             session.is_timekeeper = False
         except BideError as error:  # the server forgets it later
-            log.info("queue %s: left without a word: %s", keys.queue, error)
+            log.info(
+                "queue %s: could not report that this consumer has left: %s", keys.queue, error
+            )
 
     async def _settle(self, client: aio.AsyncClient, settles: Sequence[Settle]) -> list[Verdict]:
         if not settles:
@@ -507,7 +509,9 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
                 names = [session.consumer for session in sessions if not session.pending]
                 await client.run_many([worker_commands.worker_leave(keys, name) for name in names])
         except BideError as error:  # the server forgets them later
-            log.info("queue %s: left without a word: %s", keys.queue, error)
+            log.info(
+                "queue %s: could not report that this consumer has left: %s", keys.queue, error
+            )
         finally:
             for session in sessions:
                 self._sessions.put(session)

@@ -462,7 +462,9 @@ class DelayQueue(threads.DelayQueueSide):
             self._client.run(worker_commands.worker_leave(keys, session.consumer))
             session.is_timekeeper = False
         except BideError as error:  # the server forgets it later
-            log.info("queue %s: left without a word: %s", keys.queue, error)
+            log.info(
+                "queue %s: could not report that this consumer has left: %s", keys.queue, error
+            )
 
     def _settle(self, client: blocking.Client, settles: Sequence[Settle]) -> list[Verdict]:
         if not settles:
@@ -506,7 +508,9 @@ class DelayQueue(threads.DelayQueueSide):
                 names = [session.consumer for session in sessions if not session.pending]
                 client.run_many([worker_commands.worker_leave(keys, name) for name in names])
         except BideError as error:  # the server forgets them later
-            log.info("queue %s: left without a word: %s", keys.queue, error)
+            log.info(
+                "queue %s: could not report that this consumer has left: %s", keys.queue, error
+            )
         finally:
             for session in sessions:
                 self._sessions.put(session)
