@@ -71,7 +71,7 @@ def run(lab: Lab) -> list[Report]:
         ),
         Report(
             f"{size:,} jobs of a task that nobody serves",
-            {"async": median([unserved(lab, size) for _ in range(rounds)])},
+            {"async": median([unknown_tasks(lab, size) for _ in range(rounds)])},
             "executor",
             "scripts that the server runs in a second, over ten seconds",
         ),
@@ -113,7 +113,7 @@ def large_results(lab: Lab) -> Row:
     return {"grown by MB": (most - before) / 1e6, **_settles(lab)}
 
 
-def unserved(lab: Lab, size: int) -> Row:
+def unknown_tasks(lab: Lab, size: int) -> Row:
     """Have a worker look at jobs that it cannot run, and count what that costs the server."""
     lab.empty()
     queue = lab.queue()

@@ -46,8 +46,8 @@ def pages(id: str, now: datetime) -> dict[str, str]:
         "range of all, from the middle on": f"/range?{urlencode(whole | {'start': 5_000})}",
         "jobs that are delayed": "/jobs?state=delayed",
         "search, 2,000 jobs looked at": "/jobs?text=no-such-argument",
-        "punctuality of an hour": "/punctuality",
-        "punctuality of a week": f"/punctuality?span=week&q={QUEUE}",
+        "lateness of an hour": "/lateness",
+        "lateness of a week": f"/lateness?span=week&q={QUEUE}",
         "queue": f"/queue?q={QUEUE}",
         "job": f"/job?id={id}",
     }

@@ -1,4 +1,4 @@
-"""Gathers what each page of `docs/coming-from` says is tested where into its index.
+"""Collects what each page of `docs/coming-from` says is tested where into its index.
 
 `make docs` runs it; a test holds the index equal to what this makes.
 """

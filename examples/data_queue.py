@@ -8,7 +8,7 @@ more. What must not be lost is taken under a lease, and acked when it is dealt w
     3 s later: users 1 to 10
     and: users 11 to 20
     and: []
-    mail to user 7: no connection, given back
+    mail to user 7: no connection, released
     mail to user 7: sent, at attempt 2
     left: 0
 """
@@ -29,7 +29,7 @@ def main() -> None:
 
     # Looks at what is next without taking it, and waits until it is due.
     with pile.take(wait=10) as items:
-        first = items[0]  # given back when the block ends, because nobody acks it
+        first = items[0]  # released when the block ends, because nobody acks it
         assert first.data == {"user": 1}
     print("3 s later:", told(pile.pop(num=10)))
     print("and:", told(pile.pop(num=10)))
@@ -40,7 +40,7 @@ def main() -> None:
         print(f"mail to user {item.data['user']}:", end=" ")
         if item.attempt == 1:
             item.nack(delay="200ms")
-            print("no connection, given back")
+            print("no connection, released")
         else:
             item.ack()
             print("sent, at attempt", item.attempt)

@@ -8,7 +8,7 @@ played in one and a half seconds. It prints:
     order 1: not paid in time, cancelled
     order 4: not paid in time, cancelled
     order 4: the payment came too late, and is sent back
-    2 taken back, 2 run
+    2 cancelled, 2 run
 """
 
 import bide
@@ -43,4 +43,4 @@ def main() -> None:
         print(jobs[order].wait(timeout=30))
     print(pay(4))
     counts = queue.counts()
-    print(f"{counts.cancelled} taken back, {counts.completed} run")
+    print(f"{counts.cancelled} cancelled, {counts.completed} run")

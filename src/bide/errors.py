@@ -46,7 +46,7 @@ class TaskNotFound(BideError, LookupError):
 
 
 class ServerUnavailable(BideError, ConnectionError):
-    """The server could not be reached within the patience given; the call may have taken effect.
+    """The server could not be reached within `retry_for`; the call may have taken effect.
 
     `job_ids` are those of the jobs that were being enqueued: repeating with them is safe.
     """

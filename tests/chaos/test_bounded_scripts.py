@@ -291,7 +291,7 @@ def _time_dedup(full: Full) -> None:
     def calls(way: str, key: str) -> list[enqueue_commands.Prepared]:
         return [
             job._replace(terms=f"k={key or job.id} f={way}", priority=0)
-            for job in some(enqueue_commands.CHUNK_FOLDED)
+            for job in some(enqueue_commands.DEDUP_CHUNK)
         ]
 
     def fold(way: str, key: str = "") -> None:

@@ -91,7 +91,7 @@ def test_every_prefix_of_the_log_is_the_state_between_two_scripts(
         "revive",
         "watch",
         "configure",
-        "empty",
+        "purge",
     }
     assert holdings[-1].total("reclaimed") > 0
     assert holdings[-1].schedules["few"].over

@@ -215,7 +215,7 @@ def test_a_lost_reply_tells_nothing_twice(line: Line) -> None:
             ("retried", ids[0]),
             ("rescheduled", ids[0]),
             ("deleted", ids[2]),
-            ("emptied", None),
+            ("purged", None),
         ]
 
 

@@ -239,9 +239,9 @@ def test_a_worker_refuses_a_server_that_drops_jobs(tank: Tank, crew: Crew, polic
 
 @pytest.mark.slow
 def test_one_that_does_not_say_is_served(tank: Tank, crew: Crew) -> None:
-    """INFO is denied where a user has few rights; `bide doctor` says so."""
-    rights = {"keys": ["*"], "channels": ["*"], "commands": ["+@all", "-info"]}
-    tank.direct.acl_setuser("shop", enabled=True, passwords=["+x"], **rights)  # type: ignore[arg-type]
+    """INFO is denied where a user has few permissions; `bide doctor` says so."""
+    permissions = {"keys": ["*"], "channels": ["*"], "commands": ["+@all", "-info"]}
+    tank.direct.acl_setuser("shop", enabled=True, passwords=["+x"], **permissions)  # type: ignore[arg-type]
     tank.queue.enqueue(f"{JOBS}:quick")
     url = f"{tank.url}&username=shop&password=x"
     worker = crew.worker(url, "-q", "mail", "--burst")
@@ -266,7 +266,7 @@ def test_what_is_to_be_confirmed_is_refused_like_all_else(tank: Tank) -> None:
 class Disk:
     """What keeps the server from saving: something of another kind stands where its file is to be.
 
-    Other than rights, this stops root, too.
+    Other than permissions, this stops root, too.
     """
 
     def __init__(self, direct: redis.Redis) -> None:
@@ -311,8 +311,8 @@ def test_one_that_cannot_save_refuses_changes_and_says_why(tank: Tank, disk: Dis
 def test_doctor_has_its_whole_table_where_a_disk_is_full(
     tank: Tank, disk: Disk, tmp_path: Path, denied: str
 ) -> None:
-    rights = f"on >pw ~* &* +@all {denied}".split()
-    tank.direct.execute_command("ACL", "SETUSER", "looker", *rights)  # type: ignore[no-untyped-call]
+    permissions = f"on >pw ~* &* +@all {denied}".split()
+    tank.direct.execute_command("ACL", "SETUSER", "looker", *permissions)  # type: ignore[no-untyped-call]
     disk.spoil()
     shown = said(bide(tmp_path, "doctor", url=f"{tank.url}&username=looker&password=pw"), 1)
     assert "fail  persistence   the last snapshot failed; the server may refuse all writes" in shown

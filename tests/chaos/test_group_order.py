@@ -46,7 +46,7 @@ STEPS = st.one_of(
         st.integers(0, 30),
     ),
     st.tuples(st.just("pause"), st.sampled_from(tuple(LIMITS)), st.integers(0, 1)),
-    st.tuples(st.just("empty"), st.just(""), st.just(0)),
+    st.tuples(st.just("purge"), st.just(""), st.just(0)),
     st.tuples(st.just("move"), st.just(""), st.sampled_from((1, 1, 3, 11))),
 )
 
@@ -101,7 +101,7 @@ class World:
         self.q.run(queue_commands.configure(self.q.keys, name, paused=bool(paused)))
         (self.paused.add if paused else self.paused.discard)(name)
 
-    def empty(self, _: str, __: int) -> None:
+    def purge(self, _: str, __: int) -> None:
         self.q.run(job_commands.purge(self.q.keys, f"e{self.q.now}"))
 
     def move(self, _: str, seconds: int) -> None:

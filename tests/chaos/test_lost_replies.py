@@ -139,7 +139,7 @@ def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[i
 @pytest.mark.slow
 def test_many_items_in_several_calls_are_batched_once_each(line: Line) -> None:
     for _ in line.each_round():
-        count = 2 * enqueue_commands.CHUNK_FOLDED + 7
+        count = 2 * enqueue_commands.DEDUP_CHUNK + 7
         prepared = [job._replace(terms="k=k f=g60000000,0,1000") for job in jobs(count)]
         line.arm()
         receipts = enqueue_all(line.bad, KEYS, prepared)

@@ -220,9 +220,9 @@ def test_an_operator_checks_and_repairs(
     found = bide(home, "fsck", url=operator)
     assert (found.returncode, found.stderr) == (1, "")
     assert "3 findings" in found.stdout
-    mended = bide(home, "fsck", "--repair", url=operator)
-    assert (mended.returncode, mended.stderr) == (1, "")
-    assert "3 findings mended" in mended.stdout
+    repaired = bide(home, "fsck", "--repair", url=operator)
+    assert (repaired.returncode, repaired.stderr) == (1, "")
+    assert "3 findings repaired" in repaired.stdout
     assert said(bide(home, "fsck", "-q", "work", url=operator)) == "All agrees.\n"
 
 

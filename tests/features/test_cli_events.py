@@ -29,7 +29,7 @@ def test_the_shell_follows_events_as_text_and_as_json(home: Path, queue: Queue) 
     assert "due in 60s" in text[2]
     assert any("failed" in line and "attempt 1 on" in line and "no luck" in line for line in text)
     assert any("progress" in line and "50% half way" in line for line in text)
-    assert text[-1].endswith("emptied      1 jobs")
+    assert text[-1].endswith("purged       1 jobs")
     done = run_bide(home, *args, "--json", "-k", "failed", "-k", "progress", url=queue.url)
     documents = [json.loads(line) for line in said(done).splitlines()]
     assert [d["kind"] for d in documents] == ["failed", "progress"]
@@ -51,7 +51,7 @@ def test_ctrl_c_ends_it_well_and_says_how_to_go_on(home: Path, queue: Queue) -> 
         types={"added": CTRL_C.decode()}, columns=200,
     )  # fmt: skip
     assert shown.code == 0
-    assert "To go on from here: bide events -q work --name keeps --after" in shown.text
+    assert "To continue from here: bide events -q work --name keeps --after" in shown.text
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,14 @@ def test_each_finding_is_a_line_and_says_what_was_done(home: Path, one_url: str,
             "left as it is",
             "mail  unlisted   order-17 has a body, and no set lists it; with --repair it becomes "
             "due now",
-            "2 findings; `bide fsck --repair` mends 1 of them.",
+            "2 findings; `bide fsck --repair` repairs 1 of them.",
         ]
         assert direct.zcard(KEYS.names["due"][4]) == 0
-        mended = bide(home, "fsck", "--repair", url=one_url)
-        assert mended.returncode == 1
-        assert mended.stdout.splitlines()[1:] == [
+        repaired = bide(home, "fsck", "--repair", url=one_url)
+        assert repaired.returncode == 1
+        assert repaired.stdout.splitlines()[1:] == [
             "mail  unlisted   order-17 has a body, and no set lists it; becomes due now",
-            "1 finding mended, 1 is left as it is.",
+            "1 finding repaired, 1 is left as it is.",
         ]
         assert direct.zcard(KEYS.names["due"][4]) == 1
 
@@ -63,7 +63,7 @@ def test_findings_as_json(home: Path, one_url: str, job: str) -> None:
             "id": "order-17",
             "says": "has a result, but is due:5",
             "fix": "its result is removed",
-            "mended": True,
+            "repaired": True,
         }
     ]
     clean = json.loads(bide(home, "fsck", "--json", url=one_url).stdout)

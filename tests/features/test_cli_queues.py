@@ -191,9 +191,9 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
         started_us=started, version="1.2", rss=42_000_000, skew=-0.25, lease=10.0,
     )  # fmt: skip
     a, b = hold(one_url, "w1", "mail", "shop:x"), hold(one_url, "w1", "low", "shop:late")
-    say(one_url, "w2", host=HOSTILE, queues=["other"], unserved=["shop:new", HOSTILE])
+    say(one_url, "w2", host=HOSTILE, queues=["other"], unknown_tasks=["shop:new", HOSTILE])
     shown = said(bide(home, "workers", url=one_url))
-    lacks = r"w2 was asked for what it does not serve: shop:new, x\x1b[2Jy"
+    lacks = r"w2 claimed jobs of tasks that it does not have: shop:new, x\x1b[2Jy"
     assert lacks in shown.splitlines()
     with contextlib.closing(Queue("other", url=one_url)) as queue:
         queue.enqueue("shop:new")
@@ -213,7 +213,7 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     assert one == {
         "name": "w1", "host": "a", "pid": 7, "queues": ["mail", "low"], "executor": "auto",
         "concurrency": 9, "started": "2030-03-17T17:46:40+00:00", "version": "1.2",
-        "alive": True, "busy": 2, "rss": 42_000_000, "unserved": [], "skew": -0.25, "doing": [
+        "alive": True, "busy": 2, "rss": 42_000_000, "unknown_tasks": [], "skew": -0.25, "doing": [
             {"queue": "mail", "id": a, "task": "shop:x"},
             {"queue": "low", "id": b, "task": "shop:late"},
         ],
@@ -326,9 +326,9 @@ def test_doctor_fails_where_jobs_would_be_dropped(
 
 def test_doctor_says_what_it_may_not_see(home: Path, tmp_server: Callable[..., Server]) -> None:
     server = tmp_server()
-    rights = "on >pw ~* &* +@all -info -config -time -evalsha"
+    permissions = "on >pw ~* &* +@all -info -config -time -evalsha"
     with redis.Redis.from_url(server.url) as client:
-        client.execute_command("ACL", "SETUSER", "bounded", *rights.split())
+        client.execute_command("ACL", "SETUSER", "bounded", *permissions.split())
     url = server.url.replace("unix://", "unix://bounded:pw@")
     shown = said(bide(home, "doctor", url=url), 1)
     assert "INFO is denied" in shown
@@ -354,8 +354,8 @@ def test_doctor_asks_on_where_a_command_is_refused(
 ) -> None:
     server = tmp_server()
     with redis.Redis.from_url(server.url) as client:
-        rights = "on >pw ~* &* +@all -time -ping -config"
-        client.execute_command("ACL", "SETUSER", "bounded", *rights.split())
+        permissions = "on >pw ~* &* +@all -time -ping -config"
+        client.execute_command("ACL", "SETUSER", "bounded", *permissions.split())
     url = server.url.replace("unix://", "unix://bounded:pw@")
     shown = said(bide(home, "doctor", url=url))
     assert "note  round trip    not known: PING is denied" in shown

@@ -243,7 +243,9 @@ def test_the_jobs_of_a_schedule_and_calls_share_keys_and_nothing_is_batched(queu
     queue.schedules.upsert(
         "nightly", task, ("a",), every="1h", unique=Unique(key="k", on_conflict="reject")
     )
-    with pytest.raises(DuplicateJob, match="the jobs of the schedule 'nightly' fold") as caught:
+    with pytest.raises(
+        DuplicateJob, match="deduplicates the jobs of the schedule 'nightly'"
+    ) as caught:
         queue.schedules.run("nightly")
     assert caught.value.job_id == job.id
     with pytest.raises(UsageError, match="a schedule creates each job separately"):

@@ -223,13 +223,13 @@ def test_what_waits_cannot_fold_and_is_refused_wherever_it_is_said(
     queue: Queue, unique: DedupPolicy
 ) -> None:
     dedup = queue.prepare(jobs.add, (1,), unique=unique, job_id="a")
-    with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
+    with pytest.raises(UsageError, match="A job that waits for others cannot be deduplicated"):
         queue.prepare(jobs.add, (1,), unique=unique, depends_on="b")
-    with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
+    with pytest.raises(UsageError, match="A job that waits for others cannot be deduplicated"):
         chain(queue.prepare(jobs.add, (1,)), dedup)
-    with pytest.raises(UsageError, match="which may fold into another job; enqueue that first"):
+    with pytest.raises(UsageError, match="which may be deduplicated; enqueue that first"):
         queue.enqueue_many(chain(dedup, queue.prepare(jobs.add, (2,))))
-    with pytest.raises(UsageError, match="A job that waits for others cannot fold"):
+    with pytest.raises(UsageError, match="A job that waits for others cannot be deduplicated"):
         queue.batch("key", 1, into=jobs.add, depends_on="b")
 
 

@@ -206,11 +206,11 @@ def test_a_refusal_that_is_repeated_changes_nothing(pile: DelayQueue, direct: re
     pile.push({"user": 1}, id="a")
     assert pile.pop() == [{"user": 1}]
     with_client = blocking.Client(pile.queue.url)
-    refuse = worker_commands.reject_items(
+    reject = worker_commands.reject_items(
         pile.queue.keys, [("a", b'{"type":"x","message":""}'), ("?", b"")]
     )
-    assert with_client.run(refuse) == ["ok", "gone"]
-    assert with_client.run(refuse) == ["ok", "gone"]
+    assert with_client.run(reject) == ["ok", "gone"]
+    assert with_client.run(reject) == ["ok", "gone"]
     with_client.close()
     assert pile.queue.counts().totals["failed"] == 1
     assert len(pile.queue.fetch("a").attempts) == 1

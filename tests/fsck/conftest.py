@@ -36,7 +36,7 @@ ERROR = b'{"type":"ValueError","message":"no"}'
 
 
 class Full:
-    """The queue, and who looks at it: a user with the rights of an operator."""
+    """The queue, and who looks at it: a user with the permissions of an operator."""
 
     def __init__(self, url: str, direct: redis.Redis) -> None:
         self.direct = direct

@@ -36,12 +36,12 @@ LEFT = {("type", key(name)) for name in GLOBAL}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("each", CASES, ids=[each.name for each in CASES])
-def test_what_is_wrong_is_found_and_mended(each: Case, full: Full) -> None:
+def test_what_is_wrong_is_found_and_repaired(each: Case, full: Full) -> None:
     check(each, full)
 
 
 def check(each: Case, full: Full) -> None:
-    """What is said of it is found, and mended."""
+    """What is said of it is found, and repaired."""
     for command in each.do:
         full.do(*command)
     found = full.look()
@@ -52,12 +52,12 @@ def check(each: Case, full: Full) -> None:
     left = {item for item in each.finds if item in LEFT or item[0] in ("unknown", "schema")}
     assert {(item.kind, item.id) for _, item in found if not item.fix} == left
     is_type = {kind for kind, _ in each.finds} == {"type"}
-    mended = full.found(repair=True)
+    repaired = full.found(repair=True)
     if each in in_groups.GROUPS:  # where one repair may be another's, too
-        assert mended
-        assert mended <= each.finds
+        assert repaired
+        assert repaired <= each.finds
     else:
-        assert mended == each.finds if not is_type else mended >= each.finds
+        assert repaired == each.finds if not is_type else repaired >= each.finds
     assert full.found() == left
     if left:
         return
@@ -136,7 +136,7 @@ def test_one_that_has_begun_need_not_be_looked_at_when_it_would_expire(full: Ful
     assert full.found() == set()
 
 
-def test_what_is_being_emptied_is_no_error(full: Full) -> None:
+def test_what_is_being_purged_is_no_error(full: Full) -> None:
     full.run(queue_commands.configure(KEYS, "wide", concurrency=2))
     full.add_to("wide", "one", "two", priority=9)
     assert full.claim("w6", 1) == ["one"]
@@ -190,7 +190,7 @@ def test_ten_keys_of_another_type_are_one_too_many_to_set_aside(full: Full) -> N
 
 
 @pytest.mark.slow
-def test_a_cluster_lets_each_key_be_looked_at_and_mended(
+def test_a_cluster_lets_each_key_be_looked_at_and_repaired(
     tmp_server: Callable[..., Server],
 ) -> None:
     """Scripts that touched a key of another slot would be refused."""

@@ -12,5 +12,5 @@ from tests.fsck.test_corruptions import check
 
 @pytest.mark.slow
 @pytest.mark.parametrize("each", SCHEDULES, ids=[each.name for each in SCHEDULES])
-def test_what_is_wrong_of_schedules_is_found_and_mended(each: Case, full: Full) -> None:
+def test_what_is_wrong_of_schedules_is_found_and_repaired(each: Case, full: Full) -> None:
     check(each, full)

@@ -104,7 +104,7 @@ def test_jobs_that_move_are_no_error(queue: Queue, site: Site, crew: Crew) -> No
     assert checking.found == []
 
 
-def test_what_is_broken_under_way_is_mended_and_runs_once(
+def test_what_is_broken_under_way_is_repaired_and_runs_once(
     queue: Queue,
     site: Site,
     crew: Crew,

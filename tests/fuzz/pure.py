@@ -102,7 +102,7 @@ BODIES = [
         Body("os:system", ["true"]),
     )
 ]
-FOLDED = SEAL.sign("fold", "", BODIES[0])
+FOLDED = SEAL.sign("dedup", "", BODIES[0])
 SIGNED = [
     *(SEAL.sign("job", "a", body) for body in BODIES),
     b"".join(frame(FOLDED) for _ in range(2)),
@@ -134,7 +134,7 @@ EVENTS = [
     b"added enqueue 1795214038547684 a - 0 1795214038547684 ",
     b"failed fail 1795214038547684 a host.42 1 0 " + ERROR[:300],
     b'progress note 1795214038547684 a w 1 0 [0.5,"half"]',
-    b"emptied empty 1795214038547684 - - 0 0 42",
+    b"purged purge 1795214038547684 - - 0 0 42",
 ]
 ABOUTS = [
     b'1795214038547684 {"host":"h","pid":1,"queues":["mail"],"executor":"auto","concurrency":4,'

@@ -53,7 +53,7 @@ class Fold:
         for event in events:
             assert follows(event.id, self.after), "a gap"
             self.after = event.id
-            if event.kind == "emptied":
+            if event.kind == "purged":
                 self._empty(event)
             elif event.kind == "drained":
                 assert "active" not in self.places.values()

@@ -172,7 +172,7 @@ class Managed(Uniques):
     def purge(self, begin: str, limit: int) -> Reply:
         if begin == "-":
             return [b"ok", 0, int(self.sweep(limit))]
-        name, _, count = self.emptied.partition(" ")
+        name, _, count = self.purged.partition(" ")
         if name == begin:
             return [b"ok", int(count), int("trash" in self.meta)]
         if "trash" in self.meta and self.sweep(limit):
@@ -182,5 +182,5 @@ class Managed(Uniques):
             job.place = job.place.replace("due:", "trash:")
         if aside:
             self.meta["trash"] = 1
-            self.emptied = f"{begin} {len(aside)}"
+            self.purged = f"{begin} {len(aside)}"
         return [b"ok", len(aside), int(bool(aside))]

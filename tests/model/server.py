@@ -118,7 +118,7 @@ def expected(model: Store) -> dict[str, Any]:
 
 
 def _meta(model: Store) -> dict[str, bytes]:
-    texts = {"emptied": model.emptied, "retention": model.retention}
+    texts = {"purged": model.purged, "retention": model.retention}
     texts |= {"rate": model.rate, "spent": model.spent}
     return {
         **{name: b"%d" % value for name, value in model.meta.items()},

@@ -178,7 +178,7 @@ class Store:
     rate: str = ""
     spent: str = ""
     """The rate of the queue, and what is used of it (`gate`)."""
-    emptied: str = ""
+    purged: str = ""
     """Which emptying was the last, and of how many jobs."""
     hint: str = ""
     """Who pushed the wake hint that lies there, `-` for a job that is due."""

@@ -175,7 +175,7 @@ class Machine(RuleBasedStateMachine):
         self.queue.limit(rate, concurrency)
 
     @rule(
-        what=st.sampled_from(["pause", "resume", "resume", "resume", "empty", "sweep", "sweep"]),
+        what=st.sampled_from(["pause", "resume", "resume", "resume", "purge", "sweep", "sweep"]),
         limit=st.sampled_from([1, 2, 500]),
         name=st.sampled_from(["this", "that", "another", "a-fourth"]),
     )
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         elif what == "resume":
             self.queue.resume()
         else:
-            self.queue.purge(name if what == "empty" else None, limit)
+            self.queue.purge(name if what == "purge" else None, limit)
 
     @rule(
         what=st.sampled_from(["leave", "late claim", "forged settle", "hear", "hear"]),

@@ -5,8 +5,8 @@ asyncio executor; and on a Cluster, behind Sentinels and on Redis 6.2, there thr
 (`BIDE_TEST_EVERYWHERE=1`: through both). Time moves by `Probe.move` and by nothing else that a
 test could notice. Each test ends with a legal state.
 
-On a single server the executor is a user who has the rights that `bide acl` prints for a worker,
-and no others; with `BIDE_TEST_EVERYWHERE=1`, on all servers.
+On a single server the executor is a user who has the permissions that `bide acl` prints for a
+worker, and no others; with `BIDE_TEST_EVERYWHERE=1`, on all servers.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_a_paused_group_keeps_what_was_freed(q: Probe) -> None:
     assert q.taken() == ["b"]
 
 
-@pytest.mark.parametrize("by", ["delete", "empty"])
+@pytest.mark.parametrize("by", ["delete", "purge"])
 def test_to_remove_it_leaves_nothing_of_its_group(q: Probe, by: str) -> None:
     add(q, job("a", when=f"+{60 * SECOND}"), of("g", "b", "a"), of("g", "c"))
     if by == "delete":

@@ -58,7 +58,7 @@ def test_a_parent_that_is_no_more_is_kept_for_nobody(q: Probe) -> None:
     assert q.holding().edges == set()
 
 
-def test_to_empty_a_queue_removes_what_waits_too(q: Probe) -> None:
+def test_a_purge_removes_what_waits_too(q: Probe) -> None:
     add(q, job("z"))
     (z,) = q.claim().jobs
     add(q, job("a"), job("b", "a"), job("c", "z"), job("d", "z", d="-e"))
@@ -121,7 +121,7 @@ def test_what_many_have_waited_for_is_removed_in_its_time(q: Probe) -> None:
     assert q.holding().edges == set()
 
 
-def test_of_a_parent_that_is_emptied_other_queues_hear(q: Probe) -> None:
+def test_of_a_parent_that_is_purged_other_queues_hear(q: Probe) -> None:
     add(q, job("a"))
     q.run(dependency_commands.subscribe(q.keys, [("{other}b", "a")]))
     q.run(job_commands.purge(q.keys, "e1"))
@@ -144,7 +144,7 @@ def test_a_namesake_waits_for_nothing_that_its_name_waited_for(q: Probe) -> None
     assert q.taken() == ["b"]
 
 
-def test_a_namesake_of_what_was_emptied_waits_for_nothing_of_its_either(q: Probe) -> None:
+def test_a_namesake_of_what_was_purged_waits_for_nothing_of_its_either(q: Probe) -> None:
     """It is in the trash yet, with its body."""
     parents = [f"p{i:03}" for i in range(CHUNK)]
     add(q, job("a"), *(job(id) for id in parents))

@@ -140,7 +140,7 @@ def test_jobs_are_cancelled_moved_and_deleted(q: Probe) -> None:
         "rescheduled reschedule b",
         "retried revive a",
         "deleted delete c",
-        "emptied empty -",
+        "purged purge -",
     ]
     assert all(event.due for event in told[1:3])
     assert told[-1].count == 2
@@ -361,4 +361,4 @@ def test_another_programs_key_of_this_name_costs_no_job_its_end(q: Probe) -> Non
 def test_the_table_names_every_verb_that_changes_a_job() -> None:
     told = {verb for verbs, _ in EVENTS.values() for verb in verbs}
     assert TRANSITIONS.keys() - told == {"extend"}
-    assert told - TRANSITIONS.keys() == {"enqueue", "fire", "note", "delete", "empty", "settle"}
+    assert told - TRANSITIONS.keys() == {"enqueue", "fire", "note", "delete", "purge", "settle"}

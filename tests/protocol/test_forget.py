@@ -52,7 +52,7 @@ HOLDS: list[tuple[Callable[[Probe], object], dict[str, int]]] = [
     (lambda q: q.run(job_commands.pause(q.keys)), {"paused": 1}),
     (lambda q: q.limit(rate="1/s"), {"limits": 1}),
     (lambda q: q.limit(concurrency=1), {"limits": 1}),
-    (lambda q: q.raw.set(q.keys.names["aside"][8], "saved"), {"aside": 1}),
+    (lambda q: q.raw.set(q.keys.names["aside"][8], "saved"), {"quarantined": 1}),
 ]
 
 

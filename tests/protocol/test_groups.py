@@ -425,7 +425,7 @@ def test_one_that_comes_while_others_are_emptied_runs(q: Probe) -> None:
     assert len(q.taken()) == 1
 
 
-def test_claims_forget_the_groups_of_what_was_emptied(q: Probe) -> None:
+def test_claims_forget_the_groups_of_what_was_purged(q: Probe) -> None:
     add(q, "g", "a", "b")
     q.run(job_commands.purge(q.keys, "e1"))
     q.claim()

@@ -88,7 +88,7 @@ def apply(q: Probe, verb: str, job: Claimed, end: State) -> None:
         q.retry("a", when=when)
     elif verb == "pop":
         q.pop("c1", 1)
-    elif verb == "refuse":
+    elif verb == "reject":
         q.run(
             worker_commands.reject_items(q.keys, [("a", b'{"type":"BadSignature","message":""}')])
         )

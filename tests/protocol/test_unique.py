@@ -416,7 +416,7 @@ def test_events_tell_of_jobs_and_of_due_times_that_moved(q: Probe) -> None:
     call(q, "c", "ur,f", when=f"+{9 * SECOND}")
     assert [(e.kind, e.verb, e.job_id) for e in q.told()] == [
         ("added", "enqueue", "a"),
-        ("rescheduled", "fold", "a"),
+        ("rescheduled", "dedup", "a"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Users with few rights, and TLS: on a Cluster and behind Sentinels."""
+"""Users with few permissions, and TLS: on a Cluster and behind Sentinels."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ JOB = "tests.support.jobs:add"
 
 @pytest.fixture(params=["worker"])
 def guarded(servers: Servers, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A URL without user and password, of servers that have a user `app` with few rights.
+    """A URL without user and password, of servers that have a user `app` with few permissions.
 
     They are those that `bide acl` prints, of a worker if it is not said otherwise.
     """
-    rights = rules(request.param, ["mail"], "bide", read_servers(servers.url).kind)
+    permissions = rules(request.param, ["mail"], "bide", read_servers(servers.url).kind)
     for node in servers.nodes:
-        node.client.execute_command("ACL", "SETUSER", "app", "reset", ">secret", *rights)
+        node.client.execute_command("ACL", "SETUSER", "app", "reset", ">secret", *permissions)
     watched = servers.sentinels if isinstance(servers, Sentinels) else []
     for one in watched:
         asks = ("on", ">told", "+sentinel|get-master-addr-by-name", "+ping", "+client|setinfo")
@@ -80,7 +80,7 @@ def test_an_operator_with_few_rights(guarded: str, servers: Servers, tmp_path: P
         return done.stdout
 
     assert "1 finding;" in run("fsck")
-    assert "1 finding mended" in run("fsck", "--repair")
+    assert "1 finding repaired" in run("fsck", "--repair")
     assert run("fsck", "-q", "mail") == "All agrees.\n"
     assert "in schema 1" in run("queues", "upgrade", "mail")
     assert "is paused" in run("queues", "pause", "mail")

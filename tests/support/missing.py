@@ -19,6 +19,6 @@ def age(raw: redis.Redis, queue: Queue, id: str, seconds: float) -> None:
         raw.hset(key, id, re.sub(rb" \d+m", older, line))
 
 
-def unserved(queue: Queue) -> list[str]:
+def unknown_tasks(queue: Queue) -> list[str]:
     """What the workers say that they lack."""
-    return [name for seen in queue.workers() for name in seen.about.unserved]
+    return [name for seen in queue.workers() for name in seen.about.unknown_tasks]

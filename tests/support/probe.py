@@ -139,11 +139,11 @@ class Probe:
         lease: float = LEASE,
         busy: int = 0,
         arm: int = 2,
-        unserved: str = "",
+        missing: str = "",
     ) -> Claim:
         """The worker's next claim, or with `seq` the one of that number."""
         seq = self._next(worker, seq)
-        args = (seq, count, round(lease * SECOND), busy, arm, unserved)
+        args = (seq, count, round(lease * SECOND), busy, arm, missing)
         return self.run(worker_commands.claim(self.keys, worker, *args))
 
     def taken(self, worker: str = "w1", count: int = 10, *, busy: int = 0) -> list[str]:

@@ -1,4 +1,4 @@
-"""Users of a server who have the rights that `bide acl` prints for a role, and no others."""
+"""Users of a server who have the permissions that `bide acl` prints for a role, and no others."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     *("complete", "complete", "retry", "fail", "snooze", "release", "cancel"),
 )
 CHANGES = ("cancel", "delete", "promote", "reschedule", "revive", "watch")
-RARITIES = ("pause", "empty", "sweep", "leave", "heartbeat", "counts", "configure", "upcoming")
+RARITIES = ("pause", "purge", "sweep", "leave", "heartbeat", "counts", "configure", "upcoming")
 SCHEDULES = {"beat": Timing(every_us=3_000_000), "few": Timing(every_us=1_000_000, limit=9)}
 """Which claims fire along the way."""
 
@@ -185,8 +185,8 @@ class Workload:
         if verb == "pause":
             self._paused = True
             self._run(job_commands.pause(self.keys))
-        elif verb in ("empty", "sweep"):
-            self._run(job_commands.purge(self.keys, new_id() if verb == "empty" else None))
+        elif verb in ("purge", "sweep"):
+            self._run(job_commands.purge(self.keys, new_id() if verb == "purge" else None))
         elif verb == "leave":
             self._run(worker_commands.worker_leave(self.keys, worker))
             self._seqs[worker] = 0

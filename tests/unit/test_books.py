@@ -249,7 +249,7 @@ class TestPayment:
         story.ran("paid", CANCEL)
         books = story.balance()
         assert kinds(books) == [MISCOUNTED]
-        assert "could not be taken back" in books.problems[0].text
+        assert "could not be stopped" in books.problems[0].text
 
     @pytest.mark.parametrize("times", [0, 2])
     def test_a_payment_that_the_desk_missed_or_repeated(self, story: Story, times: int) -> None:

@@ -1,4 +1,4 @@
-"""Which role has which rights, and what is said where one is missing."""
+"""Which role has which permissions, and what is said where one is missing."""
 
 from __future__ import annotations
 

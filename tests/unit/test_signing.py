@@ -183,7 +183,7 @@ def test_keys_come_from_the_environment_and_an_override(monkeypatch: pytest.Monk
 
 
 def test_a_fold_is_good_for_any_job_and_for_nothing_else() -> None:
-    signed = seal().sign("fold", "", BODY)
+    signed = seal().sign("dedup", "", BODY)
     assert seal().check("job", "a", signed)
     assert seal().check("job", "b", signed)
     for kind in ("item", "result"):
@@ -192,11 +192,11 @@ def test_a_fold_is_good_for_any_job_and_for_nothing_else() -> None:
     with pytest.raises(BadSignature):
         seal(queue="other").check("job", "a", signed)
     with pytest.raises(BadSignature):
-        seal().check("fold", "", seal().sign("job", "", BODY))
+        seal().check("dedup", "", seal().sign("job", "", BODY))
 
 
 def test_each_call_that_was_batched_bears_its_own() -> None:
-    signed, other = (seal().sign("fold", "", body) for body in (BODY, BODY.replace(b"42", b"43")))
+    signed, other = (seal().sign("dedup", "", body) for body in (BODY, BODY.replace(b"42", b"43")))
     assert seal().check("job", "a", frame(signed) + frame(other))
     unsigned_one = frame(signed) + frame(BODY)
     for odd in (unsigned_one, frame(signed) + frame(other.replace(b"43", b"44"))):

@@ -28,10 +28,10 @@ def job(task: str = "os:system", now: int = NOW, waited_us: int = 0) -> RunningJ
     return run
 
 
-def moment(unserved: UnknownTasks, run: RunningJob, batch: int = 10) -> int:
+def moment(unknown_tasks: UnknownTasks, run: RunningJob, batch: int = 10) -> int:
     """When it is looked at again, in microseconds."""
-    unserved.note(run)
-    when = unserved.next_look(run, batch)
+    unknown_tasks.note(run)
+    when = unknown_tasks.next_look(run, batch)
     assert when.startswith("=")
     return int(when[1:])
 
@@ -44,34 +44,34 @@ def test_one_is_looked_at_after_as_long_as_it_has_waited(waited: int, delay: int
 
 @pytest.mark.parametrize("batch", [2, 50])
 def test_many_are_spread_over_moments_that_are_apart(batch: int) -> None:
-    unserved = UnknownTasks()
-    moments = Counter(moment(unserved, job(), batch) for _ in range(1_000))
+    unknown_tasks = UnknownTasks()
+    moments = Counter(moment(unknown_tasks, job(), batch) for _ in range(1_000))
     assert max(moments.values()) == CLAIMS * batch
     ordered = sorted(moments)
     assert {later - at for at, later in pairwise(ordered)} == {GAP_US}
 
 
 def test_the_looks_of_all_tasks_share_what_they_may_cost() -> None:
-    unserved = UnknownTasks()
+    unknown_tasks = UnknownTasks()
     names = [f"os:f{n}" for n in range(4)]
     for name in names:
-        moment(unserved, job(name))
-    moments = Counter(moment(unserved, job(name)) for _ in range(500) for name in names)
+        moment(unknown_tasks, job(name))
+    moments = Counter(moment(unknown_tasks, job(name)) for _ in range(500) for name in names)
     first, last = min(moments), max(moments)
     looks = sum(moments.values()) / (CLAIMS * 10)
     assert looks <= (last - first) / GAP_US + len(names)
 
 
 def test_a_clock_that_is_set_back_puts_nothing_off() -> None:
-    unserved = UnknownTasks()
-    moment(unserved, job())
+    unknown_tasks = UnknownTasks()
+    moment(unknown_tasks, job())
     day_us = 86_400_000_000
-    assert moment(unserved, job(now=NOW - day_us)) - (NOW - day_us) < 3_000_000
+    assert moment(unknown_tasks, job(now=NOW - day_us)) - (NOW - day_us) < 3_000_000
 
 
 def test_no_look_is_put_off_for_longer_than_five_minutes() -> None:
     """Where more jobs wait than may be looked at in that time, the looks cost more."""
-    unserved = UnknownTasks()
-    moments = Counter(moment(unserved, job(), 1) for _ in range(5_000))
+    unknown_tasks = UnknownTasks()
+    moments = Counter(moment(unknown_tasks, job(), 1) for _ in range(5_000))
     assert max(moments) - NOW <= FURTHEST_US + GAP_US + 1_000_000
     assert max(moments.values()) <= 5 * CLAIMS

@@ -39,8 +39,10 @@ def counts(active: int = 0, paused: bool = False, limits: Limits = NO_LIMITS) ->
     )
 
 
-def worker(*queues: str, busy: int = 0, unserved: list[str] | None = None) -> WorkerInfo:
-    about = WorkerReport(queues=list(queues), concurrency=4, busy=busy, unserved=unserved or [])
+def worker(*queues: str, busy: int = 0, unknown_tasks: list[str] | None = None) -> WorkerInfo:
+    about = WorkerReport(
+        queues=list(queues), concurrency=4, busy=busy, unknown_tasks=unknown_tasks or []
+    )
     return WorkerInfo("w1", 1.0, about)
 
 
@@ -55,11 +57,16 @@ IDLE = worker("mail")
         (job(), counts(), [worker("mail", busy=4), IDLE], ["next"]),
         (job(), counts(), [], ["no_worker"]),
         (job(), counts(), [worker("other")], ["no_worker"]),
-        (job(), counts(), [worker("mail", unserved=[TASK])], ["not_served"]),
-        (job(), counts(), [worker("mail", unserved=[TASK]), IDLE], ["next"]),
+        (job(), counts(), [worker("mail", unknown_tasks=[TASK])], ["not_served"]),
+        (job(), counts(), [worker("mail", unknown_tasks=[TASK]), IDLE], ["next"]),
         (given_back(State.DELAYED), counts(), [IDLE], ["not_served"]),
         (given_back(State.WAITING), counts(), [worker("mail", busy=4)], ["not_served"]),
-        (given_back(State.DELAYED), counts(), [worker("mail", unserved=[TASK])], ["not_served"]),
+        (
+            given_back(State.DELAYED),
+            counts(),
+            [worker("mail", unknown_tasks=[TASK])],
+            ["not_served"],
+        ),
         (given_back(State.DELAYED), counts(), [], ["no_worker"]),
         (job(), counts(paused=True), [IDLE], ["paused"]),
         (job(), counts(limits=Limits(held_until=LATER)), [IDLE], ["held"]),

@@ -369,7 +369,7 @@ def test_a_user_who_may_only_look_on_the_server_is_enough_to_look(
         with serve(app(url=seeing, local_role="operator")) as page:
             for path in (
                 "/",
-                "/punctuality",
+                "/lateness",
                 "/schedules",
                 "/queues",
                 "/queue?q=mail",

@@ -52,7 +52,7 @@ def paths(desk: Page, mail: Queue) -> list[str]:
         "/",
         "/?span=minute",
         "/?span=month",
-        "/punctuality",
+        "/lateness",
         "/schedules",
         "/schedule?q=mail&name=tick",
         "/queues",

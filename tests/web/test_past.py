@@ -33,7 +33,7 @@ def write(url: str, line: str) -> None:
 def test_the_heat_map_is_a_table_too(page: Page, mail: Queue, one_url: str) -> None:
     mail.enqueue(fine, 1, delay=60)
     write(one_url, "l0=1234 l9=7 l32=3")
-    text = page.get("/punctuality").text
+    text = page.get("/lateness").text
     table = re.search(r'<details class="as-table".*?</details>', text, re.DOTALL)
     assert table
     (row,) = re.findall(r"<tr><th.*?</tr>", table[0].partition("<tbody>")[2], re.DOTALL)
@@ -50,10 +50,10 @@ def test_who_was_later_than_can_be_told_was_so_late_or_more(
 ) -> None:
     mail.enqueue(fine, 1, delay=60)
     write(one_url, "l0=98 l32=2")
-    found = page.get("/api/punctuality").json
+    found = page.get("/api/lateness").json
     assert found["longest"] == LONGEST
     assert found["queues"]["mail"]["p99"] == LONGEST
-    for path in ("/punctuality", "/queue?q=mail"):
+    for path in ("/lateness", "/queue?q=mail"):
         text = page.get(path).text
         assert text.count("6d5h or more") == 1
 

@@ -12,7 +12,7 @@ from bide import DelayQueue, Queue, Worker, current_job
 from bide.web import app
 from tests.support.serving import Page, serve
 
-PAGES = ("", "punctuality", "queues", "jobs", "schedules", "failures", "workers")
+PAGES = ("", "lateness", "queues", "jobs", "schedules", "failures", "workers")
 
 
 def broken(order: int) -> None:
@@ -104,19 +104,19 @@ def test_a_job_with_its_attempts_logs_and_result(page: Page, mail: Queue) -> Non
 def test_how_late_jobs_began(span: str, page: Page, mail: Queue) -> None:
     mail.enqueue_many([mail.prepare(fine, (i,)) for i in range(12)])
     work(mail)
-    found = page.get("/api/punctuality", span=span).json
+    found = page.get("/api/lateness", span=span).json
     assert sum(sum(column["counts"]) for column in found["columns"]) == 12
     assert sum(found["columns"][-1]["counts"] + found["columns"][-2]["counts"]) == 12
     queue = found["queues"]["mail"]
     assert queue["began"] == 12
     assert 0 < queue["p50"] <= queue["p99"]
     assert queue["overdue"] is None
-    assert 'role="img"' in page.get("/punctuality", span=span).text
+    assert 'role="img"' in page.get("/lateness", span=span).text
 
 
 def test_what_has_waited_longest_is_told(page: Page, mail: Queue) -> None:
     mail.enqueue("shop:remind")
-    queue = page.get("/api/punctuality").json["queues"]["mail"]
+    queue = page.get("/api/lateness").json["queues"]["mail"]
     assert (queue["waiting"], queue["began"], queue["p50"]) == (1, 0, None)
     assert queue["overdue"] > 0
 
@@ -280,7 +280,7 @@ def test_secrets_are_masked_wherever_they_would_be_shown(page: Page, mail: Queue
         ("/api/jobs", {"count": "-1"}, 400),
         ("/api/jobs", {"count": "9" * 400}, 400),
         ("/api/timeline", {"span": "century"}, 400),
-        ("/api/punctuality", {"span": "century"}, 400),
+        ("/api/lateness", {"span": "century"}, 400),
         ("/api/range", {}, 400),
         ("/api/range", {"from": "5", "to": "4"}, 400),
         ("/api/range", {"from": "1893456000", "to": "1893459600"}, 400),

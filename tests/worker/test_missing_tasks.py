@@ -15,7 +15,7 @@ from bide import Queue, Retry, State
 from bide.worker import heartbeat
 from bide.worker.run import outcome
 from tests.support import jobs, surface
-from tests.support.missing import age, unserved
+from tests.support.missing import age, unknown_tasks
 from tests.support.workers import at_work, burst, eventually, worker
 
 MODULE = "tests.support.jobs"
@@ -187,8 +187,8 @@ def test_the_worker_says_what_it_is_asked_for_and_lacks(
     for i in range(12):
         queue.enqueue(f"os:f{i:02}" + "x" * 240)
     with at_work(queue):
-        eventually(lambda: len(unserved(queue)) == 10)
-        assert all(name.startswith("os:f") for name in unserved(queue))
+        eventually(lambda: len(unknown_tasks(queue)) == 10)
+        assert all(name.startswith("os:f") for name in unknown_tasks(queue))
 
 
 def test_a_worker_that_has_it_is_asked_for_nothing_else(queue: Queue) -> None:

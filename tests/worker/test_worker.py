@@ -141,7 +141,7 @@ def test_what_cannot_run_or_end_well_fails_that_job_alone(
     assert good.refresh().status is State.COMPLETED
 
 
-def test_an_unserved_module_is_never_imported_and_the_error_says_how_to_allow_it(
+def test_a_module_that_is_not_served_is_never_imported_and_the_error_says_how_to_allow_it(
     queue: Queue,
 ) -> None:
     job = queue.enqueue("antigravity:fly")

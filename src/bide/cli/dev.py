@@ -324,7 +324,7 @@ HOME: Final = ".bide"
 """Where the server keeps its data, in the directory one stands in."""
 
 GRACE: Final = 3.0
-"""Seconds that running jobs get when the worker is replaced; then they are given back."""
+"""Seconds that running jobs get when the worker is replaced; then they are released."""
 
 _AGAIN: Final = 1.0
 """Seconds after which a worker that died at work is replaced."""

@@ -79,7 +79,7 @@ def events(
             pass
     if name is not None:
         aside(
-            f"To go on from here: bide events -q {queue.name} --name {name} "
+            f"To continue from here: bide events -q {queue.name} --name {name} "
             f"--after {following.after}"
         )
 
@@ -95,7 +95,7 @@ def _remark(event: Event) -> str:
     if event.kind == "gap":
         lost = f"{event.count} events" if event.count else "events"
         return f"{lost} before {event.id} were lost"
-    if event.kind == "emptied":
+    if event.kind == "purged":
         return f"{event.count} jobs"
     told = []
     if event.worker:

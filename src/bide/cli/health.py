@@ -146,7 +146,7 @@ def fsck(
 ) -> None:
     """Check that sets, jobs and records of the queues agree.
 
-    Exits with 1 if something does not, also where it was mended. Workers and producers may go on
+    Exits with 1 if something does not, also if it was repaired. Workers and producers may continue
     meanwhile: each step is short, and what it finds is so. A repair loses no job: what can run
     again becomes due, what cannot has failed and says why.
     """
@@ -157,7 +157,7 @@ def fsck(
             _print(each, repair)
     if as_json:
         findings = [
-            {"queue": queue or None, **finding._asdict(), "mended": repair and bool(finding.fix)}
+            {"queue": queue or None, **finding._asdict(), "repaired": repair and bool(finding.fix)}
             for queue, finding in found
         ]
         echo_json({"ok": not found, "server": site.where, "findings": findings})
@@ -267,17 +267,17 @@ def _print(found: Found, repair: bool) -> None:
 
 def _sum_up(found: list[Found], repair: bool) -> None:
     all_, left = len(found), sum(not each.finding.fix for each in found)
-    mends = "mends it" if all_ == 1 else "mends them"
+    repairs = "repairs it" if all_ == 1 else "repairs them"
     if left:
-        mends = f"mends {all_ - left:,} of them"
+        repairs = f"repairs {all_ - left:,} of them"
     if not found:
         echo("All agrees.", "green")
     elif repair:
         are = "is left as it is" if left == 1 else "are left as they are"
         end = f", {left:,} {are}" if left else ""
-        echo(f"{count(all_ - left, 'finding')} mended{end}.", "bold")
+        echo(f"{count(all_ - left, 'finding')} repaired{end}.", "bold")
     else:
-        echo(f"{count(all_, 'finding')}; `bide fsck --repair` {mends}.", "bold")
+        echo(f"{count(all_, 'finding')}; `bide fsck --repair` {repairs}.", "bold")
 
 
 WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
@@ -391,7 +391,7 @@ def _total(name: str) -> Callable[[str, QueueStats], float]:
 _TOTALS: Final = {
     "completed": "Jobs that ran to their end.",
     "failed": "Jobs that will not be run again.",
-    "cancelled": "Jobs that were taken back, or ended when asked to, or expired.",
+    "cancelled": "Jobs that were cancelled before or during a run, or expired.",
     "expired": "Jobs that were cancelled because they had not begun in time.",
     "retried": "Attempts that raised and were followed by another.",
     "reclaimed": "Leases that ended without an outcome, and processes that died under a job.",

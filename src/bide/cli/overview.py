@@ -97,7 +97,7 @@ def top(
             watching = asyncio.current_task()
             assert watching is not None
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, watching.cancel)  # the screen is given back
+            loop.add_signal_handler(signal.SIGTERM, watching.cancel)  # the screen is restored
             with Live(console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     try:

@@ -78,7 +78,7 @@ def ls(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
 def pause(names: tuple[str, ...], group: str | None, site: Site) -> None:
     """Pause queues, or a group: none of their jobs is claimed.
 
-    Those that run go on.
+    Running jobs continue.
     """
     more = [] if group is None else ["--group", group]
     for name, what, one in _named(site, names, group):
@@ -131,7 +131,7 @@ def groups(name: str, limit: int, site: Site, as_json: bool) -> None:
         columns = [
             Column("group", lambda one: one.name, cut="end"),
             *state_columns(("delayed", "waiting", "active"), lambda one: one),
-            Column("at once", lambda one: str(one.concurrency), right=True),
+            Column("concurrency", lambda one: str(one.concurrency), right=True),
             Column("priority", lambda one: str(one.priority), right=True),
             Column("", _group_remark),
         ]
@@ -217,7 +217,7 @@ _HOLDS: Final = {
     "a worker that serves {queue} delivers them",
     "paused": "is paused; `bide queues resume {queue}` ends that",
     "limits": "has limits; `bide queues limit {queue} --rate none --concurrency none` removes them",
-    "aside": "has {n} key{s} that `bide fsck` has moved aside; "
+    "quarantined": "has {n} key{s} that `bide fsck` has quarantined; "
     "look at them with redis-cli, and delete them",
     "served": "is served by {n} worker{s} or reader{s}; "
     "stop them; a killed worker or reader counts for up to 15 s",

@@ -180,7 +180,7 @@ def web(
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "starlette", "jinja2", "markupsafe"):
             raise
-        raise UsageError("The page needs `pip install 'bide[web]'`.") from None
+        raise UsageError("The dashboard needs `pip install 'bide[web]'`.") from None
 
     host, port = read_address(listen if ":" in listen else f"127.0.0.1:{listen}", "--listen")
     if not credentials_are_set() and host != "localhost" and not is_loopback(host):

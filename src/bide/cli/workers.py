@@ -94,9 +94,9 @@ def print_workers(workers: list[WorkerInfo]) -> None:
                 "again when their leases end.",
                 "yellow",
             )
-        if worker.about.unserved:
-            tasks = ", ".join(worker.about.unserved)
-            echo(f"{name} was asked for what it does not serve: {tasks}", "yellow")
+        if worker.about.unknown_tasks:
+            tasks = ", ".join(worker.about.unknown_tasks)
+            echo(f"{name} claimed jobs of tasks that it does not have: {tasks}", "yellow")
 
 
 def _clock(worker: WorkerInfo) -> str:

@@ -169,8 +169,8 @@ def check_apart(constraints: str, waits: bool) -> None:
     """
     if waits and has_dedup(constraints):
         raise UsageError(
-            "A job that waits for others cannot fold into another, nor another into it; have it "
-            "enqueue the job with unique=, or leave that or depends_on= out."
+            "A job that waits for others cannot be deduplicated; leave unique= or depends_on= "
+            "out, or have it enqueue the job with unique=."
         )
 
 

@@ -1,4 +1,4 @@
-"""Calls that fold into one job: unique, debounced, throttled, batched (`lua/include/dedup.lua`).
+"""Deduplication of calls: unique, debounced, throttled, batched (`lua/include/dedup.lua`).
 
 A policy is a value; it is given as `unique=` to an enqueue or to a task. The constraints of the job
 carry its key and the policy to the server.

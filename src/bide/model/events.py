@@ -22,7 +22,7 @@ from bide.model.payload.body import ErrorInfo
 GAP: Final = "gap"
 """The kind of event that reports lost events."""
 
-OF_QUEUE: Final = frozenset({"drained", "emptied", GAP})
+OF_QUEUE: Final = frozenset({"drained", "purged", GAP})
 """The kinds that are about the queue, not about a job."""
 
 _ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,15}")
@@ -43,7 +43,7 @@ class Event(msgspec.Struct, frozen=True):
     at: datetime | None = None
     """When, on the server's clock; None for a gap."""
     job_id: str | None = None
-    """The job's id; None for events about the queue: `drained`, `emptied`, `gap`."""
+    """The job's id; None for events about the queue: `drained`, `purged`, `gap`."""
     worker: str | None = None
     """The worker that ran the job, if it was claimed."""
     attempt: int = 0
@@ -55,7 +55,7 @@ class Event(msgspec.Struct, frozen=True):
     progress: Progress | None = None
     """The progress that the job reported; its text is cut to 300 bytes."""
     count: int = 0
-    """For `emptied`, the number of removed jobs; for `gap`, the number of lost events, if known."""
+    """For `purged`, the number of removed jobs; for `gap`, the number of lost events, if known."""
 
 
 def read_event(id: str, line: bytes) -> Event:

@@ -54,7 +54,7 @@ _DUE: Final = (State.DELAYED, State.WAITING)
 TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "claim": ((State.WAITING,), (State.ACTIVE,)),
     "pop": ((State.WAITING,), (State.COMPLETED, State.FAILED)),
-    "refuse": ((State.COMPLETED,), (State.FAILED,)),
+    "reject": ((State.COMPLETED,), (State.FAILED,)),
     "complete": ((State.ACTIVE,), (State.COMPLETED,)),
     "retry": ((State.ACTIVE,), (*_DUE, State.CANCELLED)),
     "fail": ((State.ACTIVE,), (State.FAILED,)),
@@ -78,7 +78,7 @@ script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, f
 A job that waits for others is freed by their ends, or dropped where one did not end as it should;
 to reschedule it says when it is due then.
 What is popped is data, and completed by that; a job that is none has failed, and so have data that
-cannot be given out (`refuse`).
+cannot be given out (`reject`).
 """
 
 
@@ -99,10 +99,10 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         ("retry", "revive"),
         "It is to run again: an attempt raised, or someone asked so of a job that had ended.",
     ),
-    "failed": (("fail", "reclaim", "crash", "pop", "refuse"), "It will not be run again."),
+    "failed": (("fail", "reclaim", "crash", "pop", "reject"), "It will not be run again."),
     "cancelled": (
         ("cancel", "reclaim", "expire", "drop"),
-        "It was taken back; or it ran, was asked to end, and did; or it had not begun in time; or "
+        "It was cancelled before it ran; or it ran, was asked to stop, and did; or it expired; or "
         "a job that it waited for did not end as it should have.",
     ),
     "reclaimed": (
@@ -113,11 +113,11 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "rescheduled": (
         ("reschedule", "promote", "snooze", "release"),
         "It is due at another time: someone moved it, it snoozed, or a worker that stopped, or "
-        "does not serve its task, gave it back.",
+        "does not serve its task, released it.",
     ),
     "deleted": (("delete",), "Someone removed every trace of it."),
-    "emptied": (
-        ("empty",),
+    "purged": (
+        ("purge",),
         "All jobs of the queue that were delayed, waiting or blocked were removed.",
     ),
     "drained": (
@@ -145,7 +145,7 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token: int
     """Grows with every claim of the job; settles and extends carry it as their fence."""
     attempt: int
-    """1 for the first run; runs that were given back or snoozed do not count."""
+    """1 for the first run; runs that were released or snoozed do not count."""
     reclaims: int
     """How many leases have ended without an outcome since the last attempt that had one."""
     first_us: int

@@ -106,13 +106,13 @@ def per_second(rate: str) -> float:
     return int(number) * SECOND_US / (int(time.removesuffix(unit) or 1) * _UNITS.get(unit, 1))
 
 
-def describe_limits(rate: str | None, burst: int | None, at_once: int | None) -> list[str]:
+def describe_limits(rate: str | None, burst: int | None, concurrency: int | None) -> list[str]:
     """Describe limits for people: `100/s in bursts of 10`, `5 at once`."""
     parts = []
     if rate:
         parts.append(f"{rate} in bursts of {burst}" if burst != 1 else rate)
-    if at_once:
-        parts.append(f"{at_once} at once")
+    if concurrency:
+        parts.append(f"{concurrency} at once")
     return parts
 
 

@@ -43,7 +43,7 @@ def check_priority(priority: int | None) -> int:
 _LEVELS: Final = tuple(str(p) for p in range(PRIORITIES - 1, -1, -1))
 DUE_SETS: Final = (*_LEVELS, "alone", "unserved", "grouped")
 """The due sets in the order in which a claim looks at them: the priorities, then suspects, jobs
-that a worker without their task gave back, and jobs of groups."""
+that a worker without their task returned, and jobs of groups."""
 
 
 class Key(NamedTuple):
@@ -62,7 +62,7 @@ LAYOUT: Final[dict[str, Key]] = {
         "zset",
         "job id → due time (µs), delayed and waiting alike; one set per priority 9 to 0, and "
         "`alone` for jobs whose worker died twice under them; `unserved` for jobs that a worker "
-        "without their task gave back; `grouped` for the jobs of groups",
+        "without their task returned; `grouped` for the jobs of groups",
         DUE_SETS,
     ),
     "jobs": Key(
@@ -176,7 +176,7 @@ META: Final[dict[str, str]] = {
     "gap_us": "the last jump of the clock, or stretch in which no worker called",
     "gap_at": "when that was noticed",
     "lease_us": "the longest lease that any claim has asked for",
-    "served_at": "when a worker last ran a job that one without its task had given back",
+    "served_at": "when a worker last ran a job that one without its task had returned",
     "drain_until": "one worker drains for a suspect; no other begins to before this",
     "retention": "count and age in µs of what is kept completed, failed, cancelled, if configured",
     "result_budget": "maximum bytes of results, if configured",
@@ -200,7 +200,7 @@ META: Final[dict[str, str]] = {
     "repeated": "when jobs that existed were last enqueued again with a durability to confirm",
     "told": "how many events there were since then: the second half of the last one's id",
     "trash": "1 while `trash` holds what `purge` set aside",
-    "emptied": "which emptying was the last, and how many jobs it set aside",
+    "purged": "which purge was the last, and how many jobs it set aside",
     "completed": "how many jobs ever completed",
     "failed": "how many ever failed for good",
     "cancelled": "how many were ever cancelled",

@@ -304,7 +304,7 @@ class QueueCore(Generic[C]):
 
 def _kind(job: Prepared) -> Kind:
     """The kind of a body's signature: without an id if another job may take the body over."""
-    return "item" if is_item(job.body) else "fold" if has_dedup(job.terms) else "job"
+    return "item" if is_item(job.body) else "dedup" if has_dedup(job.terms) else "job"
 
 
 class Exchange(NamedTuple):

@@ -123,7 +123,7 @@ def check_order(jobs: Sequence[Prepared]) -> None:
                 )
             if parent in positions and has_dedup(jobs[positions[parent]].terms):
                 raise UsageError(
-                    f"Job {job.id!r} waits for {parent!r}, which may fold into another job; "
+                    f"Job {job.id!r} waits for {parent!r}, which may be deduplicated; "
                     "enqueue that first, and have this one wait for what comes of it."
                 )
 

@@ -149,7 +149,7 @@ class EventReader:
             return True
         if self._kinds is not None and event.kind not in self._kinds:
             return False
-        if self._job_ids is None or event.job_id in self._job_ids or event.kind == "emptied":
+        if self._job_ids is None or event.job_id in self._job_ids or event.kind == "purged":
             return True
         return event.kind in OF_QUEUE and self._kinds is not None
 

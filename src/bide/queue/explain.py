@@ -134,10 +134,10 @@ def _workers(read: Read) -> Iterator[Reason]:
     serving = read.serving
     if not serving:
         yield Reason("no_worker", f"no worker serves the queue {read.queue}, or none is alive")
-    elif all(read.job.task in worker.about.unserved for worker in serving):
+    elif all(read.job.task in worker.about.unknown_tasks for worker in serving):
         yield Reason("not_served", f"no worker of the queue serves the task {read.job.task}")
     elif read.job.is_given_back:
-        text = f"it was given back by a worker without the task {read.job.task}"
+        text = f"it was released by a worker without the task {read.job.task}"
         yield Reason("not_served", f"{text}, and waits for one that has it")
 
 

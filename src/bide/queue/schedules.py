@@ -70,7 +70,7 @@ class ScheduleSpec(NamedTuple):
             )
         body = of_schedule(job.body, self.name)
         if has_dedup(job.terms):  # it may replace the body of another job
-            body = seal.sign("fold", "", body)
+            body = seal.sign("dedup", "", body)
         else:
             body = seal.sign("schedule", self.name, body)
         return Draft(
@@ -189,7 +189,7 @@ def ran(receipt: Receipt | None, name: str, queue: str, id: str) -> Receipt:
     if receipt.id == id:  # a call that is retried after a lost reply finds its own job
         return msgspec.structs.replace(receipt, result="created")
     if receipt.result == "rejected":
-        raise not_unique(receipt.id, f"under which the jobs of the schedule {name!r} fold")
+        raise not_unique(receipt.id, f"which deduplicates the jobs of the schedule {name!r}")
     return receipt
 
 

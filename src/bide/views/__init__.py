@@ -17,7 +17,7 @@ Read = Callable[[AsyncSite, Asked], Awaitable[dict[str, Any]]]
 
 READS: Final[dict[str, Read]] = {
     "timeline": timeline.timeline,
-    "punctuality": timeline.punctuality,
+    "lateness": timeline.lateness,
     "range": jobs.stretch,
     "queues": queues.queues,
     "queue": queues.queue,

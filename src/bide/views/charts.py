@@ -16,7 +16,7 @@ STYLES: Final = ("on", "on", "on", "soon", "soon", "late", "late", "late", "late
 
 
 def draw_heat(shown: dict[str, Any]) -> dict[str, Any] | None:
-    """The picture of what `reads.punctuality` has read; None where nothing has begun.
+    """The picture of what `reads.lateness` has read; None where nothing has begun.
 
     The strength of a cell, from 0 to 1, says how many there are beside the most; by magnitudes, so
     that few can be seen.

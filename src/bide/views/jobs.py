@@ -203,7 +203,7 @@ class Scan:
     states: dict[str, int] = field(default_factory=dict)
     """How many jobs of the queues are in each state."""
     next: Place | None = None
-    """Where to go on; None where all has been looked at."""
+    """Where to continue; None where all has been looked at."""
 
     async def run(self, most: int) -> list[FoundJob]:
         """The next jobs that fit, `most` at most.

@@ -19,7 +19,7 @@ from bide.queue.dependencies import by_queue
 from bide.views.job import describe, masked_brief
 from bide.views.params import Asked, moment_json, report
 from bide.views.site import HIDDEN, AsyncSite
-from bide.views.timeline import last_minutes, lateness
+from bide.views.timeline import last_minutes, summarize_lateness
 
 
 async def groups(site: AsyncSite, asked: Asked) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
             "alive": worker.alive,
             **report(about, "version", "busy"),
             "doing": [report(job, "queue", "id", "task", "since") for job in about.doing],
-            **report(about, "rss", "unserved", "skew"),
+            **report(about, "rss", "unknown_tasks", "skew"),
         }
         for worker in workers
         for about in [worker.about]
@@ -162,7 +162,7 @@ async def queue(site: AsyncSite, asked: Asked) -> dict[str, Any]:
                 for state in ("completed", "failed", "cancelled")
             },
         },
-        "lateness": lateness(await last_minutes(site, name, HOUR)),
+        "lateness": summarize_lateness(await last_minutes(site, name, HOUR)),
         "groups": (shown := piece(found))["groups"][:GROUPS],
         "more_groups": shown["next"] is not None or len(shown["groups"]) > GROUPS,
         "upcoming": [masked_brief(name, snapshot, site.mask) for snapshot in coming],
@@ -230,8 +230,8 @@ async def _named(
 
 def group_line(group: GroupCounts, with_count: bool = True) -> str:
     """What is configured of a group, as in `paused, 100/s, 2 at once`."""
-    at_once = group.concurrency if with_count and group.is_configured else None
-    parts = describe_limits(group.rate, group.burst, at_once)
+    concurrency = group.concurrency if with_count and group.is_configured else None
+    parts = describe_limits(group.rate, group.burst, concurrency)
     return ", ".join([*(["paused"] if group.paused else []), *parts])
 
 

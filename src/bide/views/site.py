@@ -271,7 +271,7 @@ class AsyncSite:
             about,
             queues=[queue for queue in about.queues if queue in only],
             doing=[job for job in about.doing if job.queue in only],
-            unserved=[],
+            unknown_tasks=[],
         )
         return worker._replace(about=shown)
 

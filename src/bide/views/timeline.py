@@ -307,7 +307,7 @@ _CALL: Final = 480
 _NONE: Final = Histogram({})
 
 
-async def punctuality(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def lateness(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     """How late jobs began over the last `span` hour, day or week; of `q`, or of all queues.
 
     Raises:
@@ -330,7 +330,9 @@ async def punctuality(site: AsyncSite, asked: Asked) -> dict[str, Any]:
         "step": span.per_column * 60,
         "bands": [*bounds, None],
         "columns": columns if shown else [],
-        "queues": {queue: lateness(minutes[queue]) | _waiting(counts[queue]) for queue in shown},
+        "queues": {
+            queue: summarize_lateness(minutes[queue]) | _waiting(counts[queue]) for queue in shown
+        },
         "longest": LONGEST,
         "left_out": [queue for queue in there if queue not in shown],
     }
@@ -346,7 +348,7 @@ async def last_minutes(site: AsyncSite, queue: str, count: int) -> list[Minute]:
     return [minute for some in await site.client.run_many(commands) for minute in some]
 
 
-def lateness(minutes: Sequence[Minute]) -> dict[str, Any]:
+def summarize_lateness(minutes: Sequence[Minute]) -> dict[str, Any]:
     """How many jobs began, and within how many seconds after they were due."""
     late = reduce(add, (minute.late for minute in minutes), _NONE)
     return {"began": late.total, **{f"p{p}": late.percentile(p / 100) for p in (50, 95, 99)}}

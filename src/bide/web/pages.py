@@ -40,7 +40,7 @@ from bide.web.selection import filled
 HOME: Final = "timeline"
 _PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     HOME: draw,
-    "punctuality": draw_heat,
+    "lateness": draw_heat,
 }
 _LONGEST: Final = 100_000
 """Characters of one value that a page shows; the API has all of them."""

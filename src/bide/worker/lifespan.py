@@ -133,7 +133,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             except BaseException as error:
                 if task.done():
                     raise
-                # A task that a job left running raised, or stopped the loop: the worker goes on.
+                # A task that a job left running raised, or stopped the loop: the worker continues.
                 log.error("something that a job started would end the worker: %r", error)
     finally:
         end(loop)

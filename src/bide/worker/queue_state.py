@@ -116,7 +116,7 @@ _CHANGE_EVERY: Final = 5
 Reasons that alternate would otherwise fill the log."""
 
 _TRY_EVERY: Final = 1.0
-"""Seconds between claims for jobs of unserved tasks, while this worker lacks a task."""
+"""Seconds between claims for jobs of unknown tasks, while this worker lacks a task."""
 
 _NUMBER: Final = re.compile(r"\d+")
 

@@ -438,7 +438,7 @@ class Supervisor:
             member.done = True
             left = sum(not member.done for member in self._members)
             if left and not self._stops:
-                log.info("worker %d has ended; %d go on", pid, left)
+                log.info("worker %d has ended; %d continue", pid, left)
                 self._notifier.say(f"STATUS={left} workers")
             if not self._stops:
                 self._begun()

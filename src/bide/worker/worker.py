@@ -458,7 +458,7 @@ class Worker:
             doing=running_tasks[:MOST_DOING],
             rss=executor.rss(),
             schema=SCHEMA,
-            unserved=executor.unknown_tasks.names(),
+            unknown_tasks=executor.unknown_tasks.names(),
             skew=skew,
             lease=self._lease_us / 1e6,
         )

@@ -375,16 +375,18 @@ def opened(queue: DelayQueue) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("right", ["HMGET", "HSET", "ZADD", "HDEL", "LREM", "LTRIM", "~rq:job:"])
+@pytest.mark.parametrize(
+    "permission", ["HMGET", "HSET", "ZADD", "HDEL", "LREM", "LTRIM", "~rq:job:"]
+)
 def test_what_a_timer_may_not_let_through_stays_at_the_gate(
-    one_queue: DelayQueue, right: str
+    one_queue: DelayQueue, permission: str
 ) -> None:
     connection = one_queue.connection
     parent = one_queue.enqueue(jobs.add, 1)
     made = [one_queue.enqueue(jobs.add, 1, delay=60, depends_on=parent) for _ in range(3)]
     run(one_queue)
-    keys = ["*"] if right != "~rq:job:" else ["rq:queue*", "rq:delay*"]
-    minus = [f"-{right.lower()}"] if right.isupper() else []
+    keys = ["*"] if permission != "~rq:job:" else ["rq:queue*", "rq:delay*"]
+    minus = [f"-{permission.lower()}"] if permission.isupper() else []
     connection.acl_setuser(
         "poor", enabled=True, nopass=True, keys=keys, channels=["*"], commands=["+@all", *minus]
     )

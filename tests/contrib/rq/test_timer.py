@@ -281,20 +281,20 @@ def test_a_user_without_rights_is_an_error_of_one_sentence(one_connection: redis
     one_connection.acl_deluser("nobody")
 
 
-@pytest.mark.parametrize("right", ["HMGET", "HSET", "RPUSH", "~rq:job:", "registry"])
+@pytest.mark.parametrize("permission", ["HMGET", "HSET", "RPUSH", "~rq:job:", "registry"])
 def test_what_a_timer_may_not_move_stays_where_it_is(
-    one_connection: redis.Redis, right: str
+    one_connection: redis.Redis, permission: str
 ) -> None:
-    """A right is missing, or a key is not what it should be: no job is lost on the way."""
+    """A permission is missing, or a key is not what it should be: no job is lost on the way."""
     queue = DelayQueue("mail", one_connection)
     due = [queue.enqueue_delay_job(queue.create_job(jobs.add, args=(n,)), n + 1) for n in range(3)]
     before = {job.id: one_connection.hgetall(job.key) for job in due}
-    keys = ["*"] if right != "~rq:job:" else ["rq:queue*", "rq:delay*", "rq:sched*"]
-    minus = [f"-{right.lower()}"] if right.isupper() else []
+    keys = ["*"] if permission != "~rq:job:" else ["rq:queue*", "rq:delay*", "rq:sched*"]
+    minus = [f"-{permission.lower()}"] if permission.isupper() else []
     one_connection.acl_setuser(
         "poor", enabled=True, nopass=True, keys=keys, channels=["*"], commands=["+@all", *minus]
     )
-    if right == "registry":
+    if permission == "registry":
         one_connection.set("rq:scheduled:mail", "not a set")
     path = one_connection.connection_pool.connection_kwargs["path"]
     poor = redis.Redis(unix_socket_path=path, username="poor", password="x")

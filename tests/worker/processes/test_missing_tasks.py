@@ -9,7 +9,7 @@ from bide import State
 from bide.worker import heartbeat
 from bide.worker.run import outcome
 from tests.support import process_tasks as tasks
-from tests.support.missing import age, unserved
+from tests.support.missing import age, unknown_tasks
 from tests.support.stand import HOSTILE, Stand
 from tests.support.workers import eventually
 
@@ -22,7 +22,7 @@ def test_a_job_without_retries_waits_for_the_worker_that_has_its_function(
     monkeypatch.setattr(heartbeat, "EVERY", 0.02)
     some = [stand.queue.enqueue(tasks.add, 1, i) for i in range(4)]
     with stand.at_work(modules=[HOSTILE]):
-        eventually(lambda: unserved(stand.queue) == [some[0].task])
+        eventually(lambda: unknown_tasks(stand.queue) == [some[0].task])
         eventually(lambda: all(job.refresh().status is State.DELAYED for job in some))
     assert caplog.text.count("is not served here") == 1
     assert [job.refresh().attempt for job in some] == [0] * 4

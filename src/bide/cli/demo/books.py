@@ -23,7 +23,7 @@ each order it holds the journal against these rules:
 - The notification ran to its end once. A run more has a cause only if the run before it began in a
   process that was killed, and before that was killed.
 - Either it was paid in time, and the cancellation never ran, or the cancellation ran to its end
-  once, as above. The queue may refuse to take a cancellation back only once its deadline is there.
+  once, as above. The queue may refuse to stop a cancellation only once its deadline is there.
 - Nothing began before it was due.
 """
 
@@ -82,7 +82,7 @@ class Placed(_Event, frozen=True):
 
 
 class Paid(_Event, frozen=True):
-    """An order was paid; in time, if the cancellation could be taken back."""
+    """An order was paid; in time, if its cancellation could be stopped."""
 
     order: str
     asked_us: int
@@ -467,8 +467,8 @@ def _check_order(books: Books, record: Record, order: Order) -> None:
     elif paid and not paid[0].in_time and paid[0].answered_us < placed.cancel_due_us:
         books.find(
             MISCOUNTED,
-            f"order {number} was paid before its deadline, but its cancellation could not be taken "
-            "back.",
+            f"order {number} was paid before its deadline, but its cancellation could not be "
+            "stopped.",
         )
     if not any(payment.in_time for payment in paid):
         _check_job(books, record, number, CANCEL, placed.cancel_due_us)

@@ -1,8 +1,8 @@
 """Plays the orders: a server, workers, the desk, one kill, the wait for the last job.
 
 The desk plays the orders, each at its time. For each order it enqueues two jobs: a notification a
-little later, and a cancellation at the payment deadline. An order that is paid has its cancellation
-taken back; whether that was in time, the queue says. Each job says in the journal that it has
+little later, and a cancellation at the payment deadline. If the order is paid, the desk stops its
+cancellation; whether that was in time, the queue says. Each job says in the journal that it has
 begun, and that it is done.
 
 The workers (`bide worker bide.cli.demo.play`) run in sessions of their own, so that Ctrl-C in a

@@ -144,7 +144,7 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
     if job.group is not None:
         yield "group", job.group
     terms = seen.snapshot.constraints
-    yield "calls", _folding(seen)
+    yield "calls", _calls(seen)
     yield "key", shortened(terms.key or "")
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
@@ -177,7 +177,7 @@ def _once_freed(seen: FoundJob) -> str:
     return f"{describe(seconds)} after that" if seconds else "as soon as it does not wait any more"
 
 
-def _folding(seen: FoundJob) -> str:
+def _calls(seen: FoundJob) -> str:
     """Describe how calls are deduplicated into the job, and count its items."""
     told = describe_dedup(seen.snapshot.constraints.dedup or "")
     body = seen.snapshot.raw_body

@@ -573,7 +573,7 @@ class Timer:
             yield _STAYING if stays else 0.0  # BLMOVE would not wait: the list is not empty
 
     def _check_server(self, client: redis.Redis) -> None:
-        with suppress(NoPermissionError):  # a user may not have the right to ask
+        with suppress(NoPermissionError):  # a user may not have the permission to ask
             if client.info("cluster").get("cluster_enabled"):
                 raise UsageError(NO_CLUSTER)
 

@@ -55,7 +55,7 @@ def calls_in(body: bytes) -> list[bytes]:
         end = head.end() + int(head[1]) if head else 0
         if head is None or end > len(body):
             raise PayloadError(
-                "The stored body of gathered calls is cut off or spoilt; delete the job, and find "
+                "The stored body of batched calls is cut off or spoilt; delete the job, and find "
                 "out who can write to the server."
             )
         found.append(body[head.end() : end])
@@ -78,15 +78,17 @@ def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]
         PayloadError: it is too large, or holds anything but calls of one task with one argument.
     """
     if len(data) > MOST:
-        raise PayloadError(f"What was gathered has {len(data):,} bytes, more than {MOST:,}.")
+        raise PayloadError(f"The batched calls have {len(data):,} bytes, more than {MOST:,}.")
     calls = calls_in(data)
     if any(map(is_batch, calls)):
-        raise PayloadError("The stored body of gathered calls holds another such; delete the job.")
+        raise PayloadError(
+            "The stored body of batched calls contains another batch; delete the job."
+        )
     bodies = [decode(call).body for call in calls]
     codec = max((each.codec for each in bodies), key=CODECS.index)
     body = msgspec.structs.replace(bodies[0], args=(), kwargs={}, description=None, codec=codec)
     if any(each.task != body.task for each in bodies):
-        raise PayloadError(f"Among what was gathered for {body.task} are calls of other tasks.")
+        raise PayloadError(f"Among the calls batched for {body.task} are calls of other tasks.")
     return (with_items(body, bodies), b"") if codec == "json" else (body, data)
 
 
@@ -97,5 +99,5 @@ def with_items(body: Body, calls: Sequence[Body]) -> Body:
         PayloadError: one of them has another number of arguments.
     """
     if any(len(call.args) != 1 or call.kwargs for call in calls):
-        raise PayloadError(f"Each call that was gathered for {body.task} must have one argument.")
+        raise PayloadError(f"Each call that is batched for {body.task} must have one argument.")
     return msgspec.structs.replace(body, args=([call.args[0] for call in calls],), kwargs={})

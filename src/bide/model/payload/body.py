@@ -235,7 +235,7 @@ def decode_envelope(data: bytes) -> Envelope:
         PayloadTooNew: a newer release says that only such can run it.
         PayloadError: it is not a body, or one that is too large.
     """
-    if is_batch(data):  # the bodies of several calls (`gathered.py`)
+    if is_batch(data):  # the bodies of several calls (`batched.py`)
         return Envelope(*join(data, decode_envelope))
     data = unsigned(data)
     if len(data) > MAX_BODY:

@@ -17,7 +17,7 @@ not known at the time of signing:
 - The jobs of a schedule share a body: `nightly@1795...` is valid if the body was signed as
   `bide-schedule-1` of `nightly`.
 - A body that may replace another job's body, because calls are deduplicated (`bide.model.dedup`),
-  is signed as `bide-fold-1` without an id. It is valid for any job of its queue. In a batch, each
+  is signed as `bide-dedup-1` without an id. It is valid for any job of its queue. In a batch, each
   call has its own signature.
 
 A signature is checked before anything is decoded. Data without a signature are stored as they are,
@@ -34,7 +34,7 @@ from bide.errors import BadSignature, PayloadError, UsageError
 from bide.model.ids import short_id
 from bide.model.payload.batched import calls_in, is_batch
 
-Kind = Literal["job", "fold", "item", "result", "schedule"]
+Kind = Literal["job", "dedup", "item", "result", "schedule"]
 Verdict = Literal["good", "bad", "none", "unchecked"]
 
 VARIABLE: Final = "BIDE_SIGNING_KEYS"
@@ -132,7 +132,7 @@ class Seal(NamedTuple):
         if ring is None:
             return False
         if kind == "job" and is_batch(data):
-            checked = [self.check("fold", id, call) for call in _calls_in(data)]
+            checked = [self.check("dedup", id, call) for call in _calls_in(data)]
             return all(checked)
         found = _END.search(data, max(0, len(data) - _LONGEST))
         what = f"{kind} {short_id(id)!r} of queue {self.keys.queue!r}"
@@ -150,8 +150,8 @@ class Seal(NamedTuple):
                 f"The {what} is signed with the key {key!r}, which is not here; add it to "
                 f"${VARIABLE}, and retry it."
             )
-        texts = [self._text("fold", "")] if kind in ("job", "fold") else []
-        if kind != "fold" and "\n" not in id:
+        texts = [self._text("dedup", "")] if kind in ("job", "dedup") else []
+        if kind != "dedup" and "\n" not in id:
             texts.insert(0, self._text(kind, id))
             if kind == "job" and "@" in id:
                 texts.append(self._text("schedule", id.rpartition("@")[0]))

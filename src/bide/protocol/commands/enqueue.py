@@ -36,7 +36,7 @@ CHUNK_BYTES: Final = 2_000_000
 
 TERMS_CHUNK: Final = 100
 """The same of jobs with terms, for which a call does more."""
-CHUNK_FOLDED: Final = 50
+DEDUP_CHUNK: Final = 50
 """Jobs per call of which one may change the body of another, which is then read and written."""
 
 TRIP: Final = 40
@@ -283,7 +283,7 @@ def enqueue_many(
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
         new_kind = _kind(job) if job.terms or is_flow else 0
-        most = CHUNK if not new_kind else CHUNK_FOLDED if has_dedup(job.terms) else TERMS_CHUNK
+        most = CHUNK if not new_kind else DEDUP_CHUNK if has_dedup(job.terms) else TERMS_CHUNK
         many = i - first >= most or (is_flow and awaited + len(job.parents) > CHUNK)
         if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
             trip.append(_adding(keys, jobs[first:i], kinds, kind))

@@ -1,8 +1,8 @@
-"""Checking that what the keys of a prefix hold agrees, and mending it, in bounded steps.
+"""Checking that what the keys of a prefix hold agrees, and repairing it, in bounded steps.
 
 A step looks at a piece of one key, and at all that is known of each job it meets there. Nothing
 else happens while a script runs, so what a step finds is so, under whatever load; and what it
-mends, it mends in the same script.
+repairs, it repairs in the same script.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCAN: Final = 1_000
 """Keys of the server that a step passes."""
 
 BEGIN: Final = "0"
-"""The cursor of a first step; and what the last one gives back."""
+"""The cursor of a first step; and what the last one returns."""
 
 JOBS: Final = tuple(
     (part, level)
@@ -43,7 +43,7 @@ SCHEDULES: Final = ("schedule", "schedules", "scheduled")
 """What there is of schedules, in the order in which it is looked at."""
 
 TYPES: Final = "types"
-"""Of a queue with keys of other types nothing else can be looked at before these are mended."""
+"""Of a queue with keys of other types nothing else can be looked at before these are repaired."""
 
 TYPE: Final = "type"
 """The kind of a finding that is about a key of another type than it should have."""
@@ -69,7 +69,7 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "retention": r"^%d+ %d+ %d+ %d+ %d+ %d+$",
     "listened": r"^%d+ %d+$",
     "kind": r"^data$",
-    "emptied": r"^%S+ %d+$",
+    "purged": r"^%S+ %d+$",
 }
 """Field of `meta` -> the pattern, in Lua's, of what it may hold."""
 
@@ -82,14 +82,14 @@ class Finding(NamedTuple):
     """Of the job, worker, key or field that it is about; empty where there is but one."""
     says: str
     fix: str
-    """What mends it; empty where only a person can decide."""
+    """What repairs it; empty where only a person can decide."""
 
 
 class Step(NamedTuple):
     """What one step found."""
 
     cursor: str
-    """Where to go on; `BEGIN` at the end."""
+    """Where to continue; `BEGIN` at the end."""
     findings: list[Finding]
 
 

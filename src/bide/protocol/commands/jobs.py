@@ -24,7 +24,7 @@ DATA: Final = "data"
 """The `kind` of a delay queue, in the settings."""
 
 SWEEP: Final = 500
-"""Jobs deleted per call while a queue is emptied."""
+"""Jobs deleted per call while a queue is purged."""
 
 
 class ChangeResult(NamedTuple):
@@ -39,7 +39,7 @@ class PurgeReply(NamedTuple):
     """One step of emptying."""
 
     aside: int
-    """How many jobs this emptying has set aside."""
+    """How many jobs this purge has set aside."""
     more: bool
     """Some are not deleted yet."""
     busy: bool = False

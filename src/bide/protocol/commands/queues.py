@@ -50,7 +50,7 @@ MOST_DOING: Final = 10
 _FORGOTTEN: Final = 3600.0
 """Seconds after which `heartbeat.lua` may forget a worker that says nothing."""
 
-MOST_UNSERVED: Final = 10
+MOST_UNKNOWN_TASKS: Final = 10
 """Tasks that it does not serve that a worker tells of."""
 
 
@@ -72,7 +72,7 @@ class WorkerReport(msgspec.Struct, frozen=True):
     """Bytes of memory, of its children too."""
     schema: int = 1
     """The newest that it knows."""
-    unserved: list[str] = []
+    unknown_tasks: list[str] = []
     """Tasks that it was lately asked for, and does not serve."""
     skew: float | None = None
     """Seconds by which its clock is ahead of the server's; None while that is not known."""
@@ -291,7 +291,7 @@ PAGE: Final = 200
 """Groups read per call, about: bounds the time one call may take on the server."""
 
 BEGIN: Final = "0"
-"""The cursor of a first page; and what the last one gives back."""
+"""The cursor of a first page; and what the last one returns."""
 
 UNSET: Final = 0
 """In place of a number: what its jobs ask for holds."""
@@ -321,7 +321,7 @@ class Page(NamedTuple):
     """Some of a queue's groups."""
 
     cursor: str
-    """Where to go on; `BEGIN` at the end."""
+    """Where to continue; `BEGIN` at the end."""
     groups: list[GroupCounts]
     now_us: int
     turns: dict[str, int]

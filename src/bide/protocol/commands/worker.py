@@ -157,7 +157,7 @@ def claim(
     lease_us: int,
     busy: int,
     arm: int = 2,
-    unserved: str = "",
+    missing: str = "",
 ) -> Command[Claim]:
     """Take up to `count` due jobs.
 
@@ -171,10 +171,10 @@ def claim(
         arm: 2: with free slots left it waits for what is due next; 1: it does if nothing was
             taken; 0: it does not, and another is called to keep the time; 3: as 2, and the reply
             is `limited` also if the rate of a group holds a due job back.
-        unserved: of jobs that a worker without their task gave back: with "e" in it, they are
+        missing: of jobs that a worker without their task returned: with "e" in it, they are
             taken also before they are due again; with "s", this worker has run one.
     """
-    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, unserved)
+    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, missing)
     return command("claim", keys, args, _read_claim)
 
 
@@ -313,11 +313,11 @@ class ClaimSession:
         self._echoed = False
 
     def claim(
-        self, keys: Keys, count: int, lease_us: int, busy: int, arm: int, unserved: str = ""
+        self, keys: Keys, count: int, lease_us: int, busy: int, arm: int, missing: str = ""
     ) -> Command[Claim]:
         """Return the next claim; it has the same number until `claimed` receives its reply."""
         self.pending, self.is_timekeeper = "claim", arm > 0
-        return claim(keys, self.consumer, self._seq, count, lease_us, busy, arm, unserved)
+        return claim(keys, self.consumer, self._seq, count, lease_us, busy, arm, missing)
 
     def claimed(self, reply: Claim, sent: float) -> None:
         """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""

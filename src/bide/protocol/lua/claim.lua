@@ -5,7 +5,7 @@
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
--- @arg   missing   text     of jobs that a worker without their task gave back: e, s or both
+-- @arg   missing   text     of jobs that a worker without their task returned: e, s or both
 -- @reply ok now until deadline more alone drain thin post lost, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock run_record wakeup timekeepers reclaim last_claims read_budget latency
@@ -103,7 +103,7 @@ local room = read_budget.room()
 local limited = set[15] and rate_limit.open(active)
 local overdue, held_back = false, false
 
--- Whether workers run jobs that one without their task gave back. A job that has waited for long
+-- Whether workers run jobs that one without their task returned. A job that has waited for long
 -- does not fail then: those that have its task may be busy.
 if string.find(missing, 's', 1, true) then redis.call('HSET', meta, 'served_at', now) end
 local is_served
@@ -229,7 +229,7 @@ end
 
 if not paused then
   local most = limited and math.min(count, limited.room) or count
-  -- Jobs that a worker without their task gave back: one that has it takes them as it can. They
+  -- Jobs that a worker without their task returned: one that has it takes them as it can. They
   -- have no priority: half of the slots are theirs, every second odd one, and what others leave.
   local free, now_or_later = most - #taken, eager and '+inf' or now
   local is_any = redis.call('EXISTS', due[UNSERVED]) == 1

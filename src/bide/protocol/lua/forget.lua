@@ -3,8 +3,8 @@
 -- @reply holds, then what and how many    nothing was removed
 
 -- what: pending (delayed, waiting, blocked, or set aside by `purge`), active, ended; schedules;
--- groups (with settings); edges (news for jobs of other queues); paused; limits; aside (keys that
--- `bide fsck` has moved there); served (by how many who wait for its jobs)
+-- groups (with settings); edges (news for jobs of other queues); paused; limits; quarantined (keys
+-- that `bide fsck` has moved); served (by how many who wait for its jobs)
 local GRACE = 50000 -- by which a worker that lives may look later than it has promised
 
 local found = {'holds'}
@@ -35,7 +35,7 @@ if set[1] then holds('paused', 1) end
 if set[2] or set[3] then holds('limits', 1) end
 local kept = 0
 for i = 1, #aside do kept = kept + redis.call('EXISTS', aside[i]) end
-holds('aside', kept)
+holds('quarantined', kept)
 local since = string.format('%.0f', now - GRACE)
 holds('served', redis.call('ZCOUNT', keep, since, '+inf')
   + redis.call('ZCOUNT', park, since, '+inf'))

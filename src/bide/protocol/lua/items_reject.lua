@@ -15,7 +15,7 @@ for i = rest, #ARGV, 2 do
     redis.call('ZADD', failed, now, id)
     record_store.write(id, rec)
     history.note(id, history.error(rec, why))
-    if book then event.add('failed', 'refuse', id, rec.worker, rec.attempt, 0, why) end
+    if book then event.add('failed', 'reject', id, rec.worker, rec.attempt, 0, why) end
   elseif redis.call('ZSCORE', failed, id) then
     word = 'ok' -- by this call, whose reply was lost
   end

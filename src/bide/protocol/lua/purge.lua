@@ -1,7 +1,7 @@
 -- purge: set all delayed, waiting and blocked jobs aside, then delete them in bounded pieces.
--- @arg   begin    text     names this emptying, to set aside; - to go on deleting
+-- @arg   begin    text     names this purge, to set aside; - to continue deleting
 -- @arg   limit    integer  how many jobs to delete in this call
--- @reply ok aside more    how many this emptying has set aside; whether to go on
+-- @reply ok aside more    how many this purge has set aside; whether to continue
 -- @reply busy             an earlier trash is left: begin again
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
@@ -9,7 +9,7 @@ local has_edges = redis.call('HEXISTS', meta, 'edges') == 1
 local function swept() return not trash_sweep.some(limit, has_edges) end
 if begin == '-' then return {'ok', 0, swept() and 0 or 1} end
 local left = redis.call('HEXISTS', meta, 'trash')
-local name, count = string.match(redis.call('HGET', meta, 'emptied') or '', '^(%S+) (%d+)$')
+local name, count = string.match(redis.call('HGET', meta, 'purged') or '', '^(%S+) (%d+)$')
 if name == begin then return {'ok', tonumber(count), left} end -- a repeat
 if left == 1 and not swept() then return {'busy'} end
 local aside = 0
@@ -24,8 +24,8 @@ for i = 1, #due do set_aside(due[i], trash[i]) end
 set_aside(blocked, trash[#trash]) -- behind the due sets
 if aside == 0 then return {'ok', 0, 0} end
 redis.call('UNLINK', order, turns) -- the server frees them beside its work
-redis.call('HSET', meta, 'trash', 1, 'emptied', begin .. ' ' .. aside)
+redis.call('HSET', meta, 'trash', 1, 'purged', begin .. ' ' .. aside)
 event.open()
-if book then event.add('emptied', 'empty', '-', '-', 0, 0, string.format('%d', aside)) end
+if book then event.add('purged', 'purge', '-', '-', 0, 0, string.format('%d', aside)) end
 event.write()
 return {'ok', aside, 1}

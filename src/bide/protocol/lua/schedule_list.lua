@@ -1,8 +1,8 @@
 -- schedule_list: read schedules: those of these names, or without names a page of all.
--- @arg   cursor    text     where to go on, as the reply before said; 0 to begin
+-- @arg   cursor    text     where to continue, as the reply before said; 0 to begin
 -- @arg   limit     integer  how many, about
 -- @rest  name
--- @reply ok now cursor    where to go on, 0 at the end; then per schedule: name record
+-- @reply ok now cursor    where to continue, 0 at the end; then per schedule: name record
 
 if not string.find(cursor, '^%d+$') then return redis.error_reply('BADARG schedule_list cursor') end
 if rest > #ARGV then

@@ -10,7 +10,7 @@
 --        | snooze (when; data: why it was not run: no worker serves it, or nothing; uses no
 --          attempt)
 --        | hold (when; as snooze, and no job of the queue is claimed before then)
---        | release (given back; when: anything if it had begun; uses no attempt)
+--        | release (returned; when: anything if it had begun; uses no attempt)
 --        | cancel (it was asked to end, and did)
 --        | crash (its process died under it, and under no other job; when: how long to keep it if
 --          it has failed by that, or nothing; data: error; uses no attempt)

@@ -134,7 +134,7 @@ ANSWERS: Final[dict[str | None, str]] = {
     "complete": "ack",
     "retry": "nack",
     "fail": "fail",
-    "release": "given back",
+    "release": "released",
 }
 """How items are answered, in the words of users."""
 

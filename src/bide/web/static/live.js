@@ -195,7 +195,7 @@ if (pulse && html.dataset.live && parts.length) {
     held = !held;
     pulse.setAttribute("aria-pressed", String(!held));
     listen();
-    if (held) show("held", "held", "Held still; press to go on");
+    if (held) show("held", "held", "Held still; press to continue");
     else refresh();
   });
   document.addEventListener("visibilitychange", () => { listen(); look(); });

@@ -36,7 +36,7 @@ from bide.logs import Log
 from bide.model.ids import LONGEST_TASK, short_id
 from bide.model.job import Claimed
 from bide.model.payload.body import decode_error
-from bide.protocol.commands.queues import MOST_UNSERVED, RunningTask
+from bide.protocol.commands.queues import MOST_UNKNOWN_TASKS, RunningTask
 from bide.protocol.commands.worker import Ended, Settle
 from bide.worker.queue_state import STALE, Prefetch, QueueState
 from bide.worker.run.running_job import (
@@ -289,14 +289,14 @@ class UnknownTasks:
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
         self._others = _Task()
-        """Shared by all tasks after the first `MOST_UNSERVED`."""
+        """Shared by all tasks after the first `MOST_UNKNOWN_TASKS`."""
 
     def note(self, run: RunningJob) -> None:
         """Record a job whose task is not served here; its `task_name` must be known."""
         name, now = run.task_name[:LONGEST_TASK], time.monotonic()
         self._forget(now)
         if name not in self._tasks:
-            if len(self._tasks) == MOST_UNSERVED:
+            if len(self._tasks) == MOST_UNKNOWN_TASKS:
                 return
             self._tasks[name] = _Task()
             if run.decided is not None and run.decided.outcome == "snooze":

@@ -130,7 +130,7 @@ for i = 1, #found, 2 do
   end
 end
 
--- A write is refused (to a user without the right to it): this job and those behind it stay
+-- A write is refused (to a user without the permission to it): this job and those behind it stay
 -- delayed.
 local function stop(first, refused)
   for i = first, #leaving do redis.call('ZADD', delayed, leaving[i].score, leaving[i].id) end

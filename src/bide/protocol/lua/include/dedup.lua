@@ -259,7 +259,7 @@ function dedup.finish()
     if not entry then return true end
     local till = tonumber(entry.till)
     if till and (now < till or #entry.more == 0) then return now >= till end
-    -- One that runs may be given back before it has begun, and holds its key again.
+    -- One that runs may be returned before it has begun, and holds its key again.
     local state = holder_of(entry.id, field).state
     return state ~= 'waits' and state ~= 'runs' and not holds(entry, state)
   end)

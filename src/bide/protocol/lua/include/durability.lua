@@ -11,13 +11,13 @@ local function lack(command, section, words, name, ...)
   -- The check came with Redis 7.0, WAITAOF with 7.2. It raises for a command that there is not.
   local known, allowed = command == 'WAIT', true
   if redis.acl_check_cmd then known, allowed = pcall(redis.acl_check_cmd, command, ...) end
-  if not known or not allowed then return known and 'right:' .. command or command end
+  if not known or not allowed then return known and 'permission:' .. command or command end
   local info = redis.pcall('INFO', section)
   if type(info) ~= 'string' then return 'INFO' end
   if not string.find(info, words) then return name end
 end
 
--- The reply of a script that refuses what the server, or the caller's rights, lack; or nil.
+-- The reply of a script that refuses what the server, or the caller's permissions, lack; or nil.
 function durability.refusal(wanted, script)
   if wanted ~= 'replica' and wanted ~= 'fsync' and wanted ~= 'replica,fsync' then
     return redis.error_reply('BADARG ' .. script .. ' wanted')

@@ -32,7 +32,7 @@ function fsck_record.state(rec)
   local stamp = fsck_record.stamp(rec)
   local is_given_up = rec.crashes >= CRASHES or rec.strikes >= MANY_STRIKES -- workers died under it
   if is_given_up and (stamp == '-' or stamp == 'K') then return 'failed' end
-  if rec.attempt == 0 then return 'due' end -- never taken, or given back, or to begin again
+  if rec.attempt == 0 then return 'due' end -- never taken, or returned, or to begin again
   if stamp == '-' then return tonumber(string.sub(rec.head, 1, 16)) > 0 and 'active' or 'due' end
   return ({C = 'completed', F = 'failed', X = 'cancelled'})[stamp] or 'due'
 end

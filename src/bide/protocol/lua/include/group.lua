@@ -100,7 +100,7 @@ function group.spend(grp)
   note(grp, bucket)
 end
 
--- Jobs of a group that has a rate were given back before they began: `unbegun`, as `rate_limit`
+-- Jobs of a group that has a rate were returned before they began: `unbegun`, as `rate_limit`
 -- has it.
 function group.put_back(grp, unbegun)
   local bucket = rate_limit.bucket(grp.rate, grp.spent)

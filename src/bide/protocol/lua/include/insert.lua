@@ -51,7 +51,7 @@ function insert.move(id, level, was, to_level, at, before, line)
   local soonest = soonest_due
   put(id, line, to_level, at)
   if at >= was then soonest_due = soonest end
-  if book and at ~= was then event.add('rescheduled', 'fold', id, '-', 0, at, '') end
+  if book and at ~= was then event.add('rescheduled', 'dedup', id, '-', 0, at, '') end
 end
 
 -- Behind all that was added: groups have their turns.

@@ -4,7 +4,7 @@ local move = {}
 local room = {left = 1000000} -- of notes that are read to add to them
 
 -- Moves a job from `was` to `at`. `restarts`: its caller has said when it is due, so that the wait
--- of one that a worker without its task gave back starts again.
+-- of one that a worker without its task returned starts again.
 function move.job(id, level, was, at, restarts)
   redis.call('ZREM', due[level], id)
   level = record_store.moved(id, level, restarts and math.max(at, now))

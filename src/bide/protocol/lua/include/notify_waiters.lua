@@ -1,6 +1,6 @@
 -- Telling those who wait for the end of jobs. The channel has the name of the key in which they are
 -- noted. A lost message costs a bounded wait, because they also look by themselves. So a caller
--- without the right to the channel, as new users are, must not lose its script: hence `pcall`.
+-- without the permission to the channel, as new users are, must not lose its script: hence `pcall`.
 local notify_waiters = {}
 
 local FORGET = 64

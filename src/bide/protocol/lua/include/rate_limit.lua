@@ -86,7 +86,7 @@ function rate_limit.earliest(due)
   return math.max(due, tonumber(set[3]) or 0)
 end
 
--- Of `unbegun`, jobs that were given back before they began, it says when each was claimed. Their
+-- Of `unbegun`, jobs that were returned before they began, it says when each was claimed. Their
 -- tokens go back if none has been taken since: if the bucket has been asked in between, it may
 -- have been full by then, and what it had then was enough. Whether any did.
 function rate_limit.put_back(bucket, unbegun)

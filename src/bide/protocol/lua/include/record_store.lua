@@ -14,7 +14,7 @@ end
 function record_store.level(rec) return rec.strikes >= 2 and ALONE or LEVELS - rec.priority end
 
 -- To which due set a job belongs that is moved. Where its caller has said when it is due, the wait
--- of a job that a worker without its task gave back starts again.
+-- of a job that a worker without its task returned starts again.
 function record_store.moved(id, level, us)
   if level <= LEVELS then return level end
   local rec = record_store.read(id)
