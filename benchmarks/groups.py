@@ -45,8 +45,10 @@ class Bench:
         jobs = []
         for i in range(count):
             of = f"{name}{i % groups}" if groups > 1 else name
-            terms = f"g={of}" if name else ""
-            jobs.append(Prepared(f"{of or 'single'}-{i:07}", "+0", 5, BODY, terms=terms))
+            constraints = f"g={of}" if name else ""
+            jobs.append(
+                Prepared(f"{of or 'single'}-{i:07}", "+0", 5, BODY, constraints=constraints)
+            )
         before = self._busy_us()
         for calls in enqueue_commands.enqueue_many(KEYS, jobs):
             self.client.run_many(calls)

@@ -30,7 +30,7 @@ def plain(*ids: str) -> list[Prepared]:
 
 
 def after(id: str, *parents: str) -> Prepared:
-    return Prepared(id, "+0", 5, BODY, terms="d=-", parents=parents)
+    return Prepared(id, "+0", 5, BODY, constraints="d=-", parents=parents)
 
 
 def work(full: Full) -> int:

@@ -272,7 +272,9 @@ def _time_producing(full: Full) -> None:
     same = some()
     full.time("enqueue again", lambda: full.enqueue(same))
     full.time("enqueue_many", lambda: full.queue.enqueue_many(some(3 * enqueue_commands.CHUNK)))
-    full.time("enqueue_full", lambda: full.enqueue([job._replace(terms="x=+1") for job in some()]))
+    full.time(
+        "enqueue_full", lambda: full.enqueue([job._replace(constraints="x=+1") for job in some()])
+    )
     _time_dedup(full)
     everywhere = keys_of(None)
     full.time(
@@ -290,7 +292,7 @@ def _time_dedup(full: Full) -> None:
 
     def calls(way: str, key: str) -> list[enqueue_commands.Prepared]:
         return [
-            job._replace(terms=f"k={key or job.id} f={way}", priority=0)
+            job._replace(constraints=f"k={key or job.id} f={way}", priority=0)
             for job in some(enqueue_commands.DEDUP_CHUNK)
         ]
 
@@ -305,7 +307,7 @@ def _time_dedup(full: Full) -> None:
     way = f"g{hour},0,10000"
     full.time("batched", partial(fold, way, "small"))
     large = enqueue_commands.prepare(Body("app:task", ("x" * 900_000,)))._replace(
-        terms=f"k=large f={way}"
+        constraints=f"k=large f={way}"
     )
 
     def nearly_full() -> None:
@@ -384,10 +386,11 @@ def _time_groups(full: Full) -> None:
     most = job_commands.MOST_CHANGED
 
     def place() -> None:
-        ids = [new_id() for _ in range(enqueue_commands.TERMS_CHUNK)]
+        ids = [new_id() for _ in range(enqueue_commands.CONSTRAINTS_CHUNK)]
         run(
             enqueue_commands.enqueue(
-                KEYS, [enqueue_commands.Prepared(i, "+0", 9, b"{}", terms=f"g={i}") for i in ids]
+                KEYS,
+                [enqueue_commands.Prepared(i, "+0", 9, b"{}", constraints=f"g={i}") for i in ids],
             )
         )
 

@@ -106,7 +106,7 @@ ILLEGAL: dict[str, Spoil] = {
     "asked to end, but does not run": lambda r, id: r.zadd(KEYS["asked"], {"other": 1}),
     "has the score": lambda r, id: r.zadd(KEYS["active"], {id: 1_795}),
     "never be swept": lambda r, id: r.rename(KEYS["active"], KEYS.names["trash"][0]),
-    "more than one wake hint": lambda r, id: r.lpush(KEYS["wake"], "-", "-", "-"),
+    "more than one wake-up message": lambda r, id: r.lpush(KEYS["wake"], "-", "-", "-"),
     "keys that nothing names": lambda r, id: r.set(KEYS["meta"] + ":other", 1),
 }
 

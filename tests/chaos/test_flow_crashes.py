@@ -38,7 +38,7 @@ LEASE_US = 600_000_000
 
 
 def job(id: str, *parents: str) -> Prepared:
-    return Prepared(id, "+0", 5, BODY, terms="d=-" if parents else "", parents=parents)
+    return Prepared(id, "+0", 5, BODY, constraints="d=-" if parents else "", parents=parents)
 
 
 class Stage:

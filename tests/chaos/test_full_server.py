@@ -87,12 +87,12 @@ def test_an_enqueue_is_refused_whole_and_changes_nothing(tank: Tank) -> None:
 @pytest.mark.parametrize("way", ["uk,f", "ur,f", "d60000000,0", "t1,60000000", "g60000000,0,99"])
 def test_a_call_that_would_fold_is_refused_whole_too(tank: Tank, way: str) -> None:
     policy = f"k=k f={way}"
-    (first,) = [job._replace(terms=policy) for job in prepared(1)]
+    (first,) = [job._replace(constraints=policy) for job in prepared(1)]
     tank.client.run(enqueue_commands.enqueue(KEYS, [first]))
     tank.fill()
     before = hold(tank.direct, "mail")
-    others = [job._replace(terms=policy) for job in prepared(3)]
-    new = [job._replace(terms=policy.replace("k=k", "k=new")) for job in prepared(1)]
+    others = [job._replace(constraints=policy) for job in prepared(3)]
+    new = [job._replace(constraints=policy.replace("k=k", "k=new")) for job in prepared(1)]
     for calls in (new, [*others, *new]) if way == "uk,f" else (others, new, [*others, *new]):
         with pytest.raises(ServerFull, match="maxmemory"):
             tank.client.run(enqueue_commands.enqueue(KEYS, calls))
@@ -132,7 +132,7 @@ def test_data_can_be_popped(tank: Tank) -> None:
     assert popped.bodies == [encode_item(n) for n in range(20)]
     before = assert_legal(tank.direct, "mail")
     popped = tank.client.run(worker_commands.pop(KEYS, "c", 2, 5, 0))
-    assert (popped.bodies, popped.refused, popped.astray) == ([], 0, True), "only jobs are left"
+    assert (popped.bodies, popped.refused, popped.not_data) == ([], 0, True), "only jobs are left"
     holding = assert_legal(tank.direct, "mail")
     assert holding.total("completed") == 20
     assert holding.due == before.due

@@ -62,8 +62,8 @@ class World:
 
     def add(self, name: str, seconds: int) -> None:
         id = f"{len(self.group):03}-{name or 'single'}"
-        terms = f"g={name} n={LIMITS[name]}" if name else ""
-        self.q.add_many(Prepared(id, f"+{seconds * SECOND}", 5, BODY, terms=terms))
+        constraints = f"g={name} n={LIMITS[name]}" if name else ""
+        self.q.add_many(Prepared(id, f"+{seconds * SECOND}", 5, BODY, constraints=constraints))
         self.group[id] = name
 
     def claim(self, worker: str, count: int) -> list[Claimed]:

@@ -119,7 +119,7 @@ def test_an_enqueue_adds_its_job_once(line: Line) -> None:
 def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[int]]) -> None:
     """A repeat of a first call finds its job; all else comes to the same twice."""
     for _ in line.each_round():
-        prepared = [job._replace(terms=f"k=k f={way}") for job in jobs(3)]
+        prepared = [job._replace(constraints=f"k=k f={way}") for job in jobs(3)]
         line.arm()
         receipts = [
             r for job in prepared for r in line.bad.run(enqueue_commands.enqueue(KEYS, [job]))
@@ -140,7 +140,7 @@ def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[i
 def test_many_items_in_several_calls_are_batched_once_each(line: Line) -> None:
     for _ in line.each_round():
         count = 2 * enqueue_commands.DEDUP_CHUNK + 7
-        prepared = [job._replace(terms="k=k f=g60000000,0,1000") for job in jobs(count)]
+        prepared = [job._replace(constraints="k=k f=g60000000,0,1000") for job in jobs(count)]
         line.arm()
         receipts = enqueue_all(line.bad, KEYS, prepared)
         assert {receipt.id for receipt in receipts} == {prepared[0].id}

@@ -50,7 +50,7 @@ def test_a_bad_sentence_is_found(page: str, line: int, rule: str) -> None:
         "1. Run it:\n\n   ```console\n   $ bide\n   What goes on\n   ```\n",
         "Run:\n\n    What goes on\n",
         "<!-- skip: nobody -->",
-        "Read [why](why/hints.md).",
+        "Read [why](why/wakeups.md).",
         "| state; of a | job; of a queue |\n",
         f"It runs{' again' * 28}.",
     ],

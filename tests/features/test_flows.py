@@ -190,9 +190,9 @@ def test_what_is_removed_while_nobody_hears_is_as_good_as_cancelled(
 def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None:
     first = other.enqueue(jobs.add, 1)
     second = queue.enqueue(jobs.add, 2, depends_on=first, job_id="second")
-    news = [("second", f"{{other}}{first.id}", "C")]
+    ended = [("second", f"{{other}}{first.id}", "C")]
     for _ in range(2):
-        queue._client.run(dependency_commands.resolve(queue.keys, news))
+        queue._client.run(dependency_commands.resolve(queue.keys, ended))
     assert burst(queue) == 1
     queue._client.run(
         dependency_commands.resolve(queue.keys, [("second", f"{{other}}{first.id}", "F")])

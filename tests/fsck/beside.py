@@ -103,7 +103,7 @@ BESIDE = [
     case("meta that nobody knows", ("HSET", "@meta", "colour", "red"), finds=("unknown", "colour")),
     case("trash without mark", ("HDEL", "@meta", "trash"), finds=("meta", "trash")),
     # -- workers and listeners
-    case("two hints", ("RPUSH", "@wake", "-", "-"), finds=("wake", "")),
+    case("two wake-up messages", ("RPUSH", "@wake", "-", "-"), finds=("wake", "")),
     *(
         case(f"{part} {score}", ("ZADD", f"@{part}", score, "x"), finds=(part, "x"))
         for part in ("keep", "park", "listeners")

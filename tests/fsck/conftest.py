@@ -55,7 +55,7 @@ class Full:
         self.run(enqueue_commands.enqueue(KEYS, [Prepared(id, when, priority, BODY) for id in ids]))
 
     def add_to(self, group: str, *ids: str, when: str = "+0", priority: int = 5) -> None:
-        jobs = [Prepared(id, when, priority, BODY, terms=f"g={group}") for id in ids]
+        jobs = [Prepared(id, when, priority, BODY, constraints=f"g={group}") for id in ids]
         self.run(enqueue_commands.enqueue(KEYS, jobs))
 
     def claim(self, worker: str, count: int) -> list[str]:
@@ -104,12 +104,16 @@ class Full:
         self.add_to("idle", "in-later", when="+7200000000")
         self.add_to("limited", "in-turn-2", priority=9)
         for id in ("first", "second"):
-            terms = "k=app.tasks:send: f=d7200000000,0"
-            self.run(enqueue_commands.enqueue(KEYS, [Prepared(id, "+0", 5, BODY, terms=terms)]))
+            constraints = "k=app.tasks:send: f=d7200000000,0"
+            self.run(
+                enqueue_commands.enqueue(
+                    KEYS, [Prepared(id, "+0", 5, BODY, constraints=constraints)]
+                )
+            )
         self.add("base", when="+7200000000")
         self.run(job_commands.reschedule(KEYS, ["base"], "+7100000000"))
-        waiting = Prepared("child", "+0", 5, BODY, terms="d=-", parents=("base",))
-        far = Prepared("far", "+0", 5, BODY, terms="d=-", parents=("{other}x",))
+        waiting = Prepared("child", "+0", 5, BODY, constraints="d=-", parents=("base",))
+        far = Prepared("far", "+0", 5, BODY, constraints="d=-", parents=("{other}x",))
         self.run(enqueue_commands.enqueue(KEYS, [waiting, far]))
         self.run(job_commands.await_end(KEYS, "later", 60_000_000))
         self.run(job_commands.await_end(KEYS, "run-0", 60_000_000))

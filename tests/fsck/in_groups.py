@@ -74,7 +74,7 @@ GROUPS = [
     case("groups without mark", ("HDEL", "@meta", "groups"), finds=("meta", "groups")),
     # -- jobs that are put elsewhere
     case(
-        "its terms are lost",
+        "its constraints are lost",
         ("HDEL", "@terms", "in-run"),
         finds=("held", "in-run"),
         in_run="active",

@@ -128,7 +128,9 @@ def test_a_large_body_in_the_place_of_one_that_was_set_aside_is_no_error(full: F
 
 def test_one_that_has_begun_need_not_be_looked_at_when_it_would_expire(full: Full) -> None:
     full.run(
-        enqueue_commands.enqueue(KEYS, [Prepared("begun", "+0", 9, BODY, terms="x=+60000000")])
+        enqueue_commands.enqueue(
+            KEYS, [Prepared("begun", "+0", 9, BODY, constraints="x=+60000000")]
+        )
     )
     assert "begun" in full.claim("w6", 2)
     assert full.settle("begun", "retry", "+3600000000", b"") == "ok"

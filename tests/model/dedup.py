@@ -52,7 +52,7 @@ class Folds:
         self.keys: dict[tuple[str, str], Key] = {}
 
     def call(self, way: str, key: str, id: str, number: int, asked: int, now: int) -> Came:
-        """What a call comes to; `way` as the terms of a job have it."""
+        """What a call comes to; `way` as the constraints of a job have it."""
         known = self.keys.setdefault((way[0], key), Key())
         at = asked if asked > now else now
         if way[0] == "u":

@@ -71,29 +71,31 @@ class Driver:
         self, jobs: list[tuple[str, str, int]], expires: str = "", unique: str = ""
     ) -> None:
         self._enqueued = []
-        terms = "x=" + self.when(expires).replace("=", "@") if expires else unique
+        constraints = "x=" + self.when(expires).replace("=", "@") if expires else unique
         for id, when, priority in jobs:
             self._bodies += 1
             is_data = self._bodies % 3 == 0
             body = encode_body(Body("app.tasks:send", [self._bodies]))
             if is_data:
                 body = encode_item(self._bodies)
-            self._enqueued.append(Prepared(id, self.when(when), priority, body, terms=terms))
+            self._enqueued.append(
+                Prepared(id, self.when(when), priority, body, constraints=constraints)
+            )
         self.enqueue_again()
 
     def enqueue_again(self) -> None:
         reply = self.server.reply(enqueue_commands.enqueue(KEYS, self._enqueued))
         now = reply[1]
         jobs = [(j.id, self.at(j.when, now), j.priority, j.body) for j in self._enqueued]
-        terms = self._enqueued[0].terms if self._enqueued else ""
-        if terms.startswith("x="):
+        constraints = self._enqueued[0].constraints if self._enqueued else ""
+        if constraints.startswith("x="):
             assert reply[4::3] == [job[0].encode() for job in jobs]
             assert [word == b"created" for word in reply[2::3]] == [due > 0 for due in reply[3::3]]
             reply[2:] = reply[3::3]
-        if terms.startswith("k="):
-            assert reply == self.model.enqueue_unique(now, jobs, terms)
+        if constraints.startswith("k="):
+            assert reply == self.model.enqueue_unique(now, jobs, constraints)
         else:
-            assert reply == self.model.enqueue(now, jobs, terms)
+            assert reply == self.model.enqueue(now, jobs, constraints)
 
     # -- consuming
 
@@ -209,10 +211,10 @@ class Driver:
         self._latest.pop(worker, None)
 
     def hear(self) -> None:
-        """A woken worker takes the hint."""
-        hint: Any = self.server.raw.lpop(KEYS["wake"])
-        assert (hint or b"").decode() == self.model.hint
-        self.model.hint = ""
+        """A woken worker takes the message."""
+        message: Any = self.server.raw.lpop(KEYS["wake"])
+        assert (message or b"").decode() == self.model.wakeup
+        self.model.wakeup = ""
 
     # -- managing
 
@@ -281,8 +283,8 @@ class Driver:
                 notes = b"\n".join(job.notes) or None
                 asked = self.model.asked.get(id)
                 told = [job.score, priority, job.body, line, job.result, notes]
-                terms = job.terms.encode() or None
-                assert [*rest[:6], rest[6] and int(rest[6]), rest[7]] == [*told, asked, terms]
+                constraints = job.constraints.encode() or None
+                assert [*rest[:6], rest[6] and int(rest[6]), rest[7]] == [*told, asked, constraints]
 
     def counts(self) -> None:
         counts = job_commands.counts(KEYS).parse(self.server.reply(job_commands.counts(KEYS)))

@@ -17,7 +17,7 @@ class Managed(Uniques):
     """A queue without its workers."""
 
     def enqueue(
-        self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]], terms: str = ""
+        self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]], constraints: str = ""
     ) -> Reply:
         """Each job is (id, due or None for now, priority, body)."""
         reply: Reply = [b"ok", now]
@@ -28,14 +28,14 @@ class Managed(Uniques):
                 reply.append(0)
                 continue
             due = max(at or 0, now)
-            job = self.jobs[id] = Job(id, body, f"due:{priority}", due, terms=terms)
+            job = self.jobs[id] = Job(id, body, f"due:{priority}", due, constraints=constraints)
             reply.append(due)
             due_by = due if due_by is None else min(due_by, due)
             if (by := job.begins_by()) is not None:
                 self.expiring[id] = by
                 over_by = max(by, now) if over_by is None else min(over_by, max(by, now))
         if due_by is not None:
-            if terms:
+            if constraints:
                 self.meta["terms"] = 1
             may = self.may_begin(due_by, now)
             self.wake_for(may if over_by is None else min(may, over_by), now)
@@ -114,7 +114,7 @@ class Managed(Uniques):
             run.missing = 0
             run.retried = name
             job.place, job.score, job.result = f"due:{run.priority}", max(at, now), None
-            job.terms = job.terms.partition(" e=")[0]
+            job.constraints = job.constraints.partition(" e=")[0]
             moved = True
             reply += [b"ok", job.score]
         if moved:

@@ -78,7 +78,7 @@ class Queue(Settled):
         self.park.pop(worker, None)
         rewound = self.meta.get("rewound_until", 0) > now
         drains_until = self.meta.get("drain_until", 0)
-        trash, terms = "trash" in self.meta, "terms" in self.meta
+        trash, constraints = "trash" in self.meta, "terms" in self.meta
         marked = self.observe(now, lease)
         calm_until = self.meta.get("calm_until", 0)
         longest = self.meta["lease_us"] = max(lease, self.meta.get("lease_us", 0))
@@ -92,7 +92,7 @@ class Queue(Settled):
 
         more = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"]) == RECLAIMS
         expired: list[Job] = []
-        if terms:
+        if constraints:
             more = self._expire(now, expired) == EXPIRIES or more
         if rewound:
             more = self._clamp(now + longest) or more
@@ -141,7 +141,7 @@ class Queue(Settled):
                 was = overdue
                 overdue, deadlines = self._through(gate, len(taken), overdue, deadlines)
                 held_back = was and not overdue
-        if terms:
+        if constraints:
             self.tell(now, [job.id for job in expired])
             deadlines += [at for at in sorted(self.expiring.values())[:1] if at > now]
         told: Reply = []
@@ -195,7 +195,7 @@ class Queue(Settled):
             job.run = Run(token=0, priority=int(priority), worker="-", due=now)
         self.finish(job, "cancelled", now)
         self.count("expired")
-        job.terms += f" e={now}"
+        job.constraints += f" e={now}"
         expired.append(job)
         return True
 
@@ -237,9 +237,9 @@ class Queue(Settled):
         paused = "paused" in self.meta
         ripe = [] if paused else [j for j in self.due_jobs() if j.score <= now - previous]
         looked, items, full = self._look(ripe, count)
-        astray = bool(looked) and items == 0
+        only_jobs = bool(looked) and items == 0
         taken, refused = [], []
-        for job in [] if astray else looked:
+        for job in [] if only_jobs else looked:
             self._take(job, now, consumer, 0, False)
             assert job.run
             if job.body[0] == MARK:
@@ -251,7 +251,7 @@ class Queue(Settled):
                 job.note_attempt("E", now, REFUSAL)
                 self.finish(job, "failed", now)
                 refused.append(job)
-        if not astray:
+        if not only_jobs:
             self.claims[consumer] = (now, seq, [job.id for job in taken])
         self.tell(now, [job.id for job in taken])
         self.tell(now, [job.id for job in refused])
@@ -263,7 +263,7 @@ class Queue(Settled):
             self.push()
         may_be_more = reclaimed == RECLAIMS or full or items == count
         more = len(taken) < count and may_be_more
-        word = b"strangers" if astray else b"ok"
+        word = b"not_data" if only_jobs else b"ok"
         return [word, now, int(more), len(refused), 0, *_told(taken)]
 
     def _look(self, ripe: list[Job], count: int) -> tuple[list[Job], int, bool]:
@@ -363,7 +363,7 @@ class Queue(Settled):
 
         until = 0
         if free:
-            self.hint = self.hint if left else ""
+            self.wakeup = self.wakeup if left else ""
         if free and stays:
             if all(until > due_by for until in self.keep.values()):
                 until = self.keep[worker] = due_by

@@ -101,7 +101,9 @@ def expected(model: Store) -> dict[str, Any]:
         "run": runs,
         "results": {id: job.result for id, job in model.jobs.items() if job.result is not None},
         "notes": {id: b"\n".join(job.notes) for id, job in model.jobs.items() if job.notes},
-        "terms": {id: job.terms.encode() for id, job in model.jobs.items() if job.terms},
+        "terms": {
+            id: job.constraints.encode() for id, job in model.jobs.items() if job.constraints
+        },
         "expiring": by_score(model.expiring),
         "minutes": {str(minute): counts for minute, counts in model.minutes.items()},
         "meta": _meta(model),
@@ -113,7 +115,7 @@ def expected(model: Store) -> dict[str, Any]:
             worker: f"{then} {seq} {' '.join(ids)}".encode()
             for worker, (then, seq, ids) in model.claims.items()
         },
-        "wake": [model.hint.encode()] if model.hint else [],
+        "wake": [model.wakeup.encode()] if model.wakeup else [],
     }
 
 

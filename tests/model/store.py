@@ -88,12 +88,12 @@ class Job:
     run: Run | None = None
     result: bytes | None = None
     notes: list[bytes] = field(default_factory=list)
-    terms: str = ""
+    constraints: str = ""
 
     def begins_by(self) -> int | None:
         """By when it must have begun, if it ever must."""
-        way, number = self.terms[2:3], self.terms[3:].partition(" ")[0]
-        if not self.terms.startswith("x="):
+        way, number = self.constraints[2:3], self.constraints[3:].partition(" ")[0]
+        if not self.constraints.startswith("x="):
             return None
         first = self.run.first if self.run and self.run.missing else 0
         return int(number) + ((first or self.score) if way == "+" else 0)
@@ -180,8 +180,8 @@ class Store:
     """The rate of the queue, and what is used of it (`gate`)."""
     purged: str = ""
     """Which emptying was the last, and of how many jobs."""
-    hint: str = ""
-    """Who pushed the wake hint that lies there, `-` for a job that is due."""
+    wakeup: str = ""
+    """Who pushed the wake-up message that lies there, `-` for a job that is due."""
 
     # -- limits
 
@@ -247,7 +247,7 @@ class Store:
         self.minutes.setdefault(now // 60_000_000, Counter())[f"{kind}{bucket}"] += 1
 
     def push(self, caller: str = "-") -> None:
-        self.hint = self.hint or caller
+        self.wakeup = self.wakeup or caller
 
     # -- what several verbs do
 

@@ -87,7 +87,7 @@ class Play:
             body = encode_body(Body("t:t", (self.numbers,)))
             when = f"+{delay * SECOND}"
             id = f"j{self.numbers:04}"
-            jobs.append(Prepared(id, when, 5, body, terms=f"k={key} f={way}"))
+            jobs.append(Prepared(id, when, 5, body, constraints=f"k={key} f={way}"))
         now, came = self._send(jobs)
         for job, (_, (way, key), delay), there in zip(jobs, steps, came, strict=True):
             self._agree(job, way, key, delay, now, there)

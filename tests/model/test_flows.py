@@ -134,9 +134,9 @@ class Play:
         for i, (parents, flags, group) in enumerate(nodes, first):
             alive = [p for p in parents if p not in self.model.nodes or self._exists(p)]
             self.model.add(i, alive, flags, group)
-            terms = " ".join([f"g={group}"] * bool(group) + [f"d={flags}"] * bool(alive))
+            constraints = " ".join([f"g={group}"] * bool(group) + [f"d={flags}"] * bool(alive))
             names = tuple(f"j{p}" for p in alive)
-            jobs.append(Prepared(f"j{i}", "+0", 5, BODY, terms=terms, parents=names))
+            jobs.append(Prepared(f"j{i}", "+0", 5, BODY, constraints=constraints, parents=names))
         for trip in enqueue_commands.enqueue_many(KEYS, jobs):
             self.client.run_many(trip)
 

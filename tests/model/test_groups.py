@@ -89,9 +89,9 @@ class Real:
 
 
 def _prepared(job: Job, now: int) -> Prepared:
-    terms = f"g={job.group}" if job.group else ""
-    terms += f" n={job.at_once}" if job.at_once and job.group else ""
-    return Prepared(job.id, f"+{job.due - now}", job.priority, BODY, terms=terms)
+    constraints = f"g={job.group}" if job.group else ""
+    constraints += f" n={job.at_once}" if job.at_once and job.group else ""
+    return Prepared(job.id, f"+{job.due - now}", job.priority, BODY, constraints=constraints)
 
 
 def known(model: Model) -> dict[str, tuple[int, ...]]:

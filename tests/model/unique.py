@@ -16,7 +16,7 @@ class Uniques(Store):
     def holder(self, key: str) -> Job | None:
         """The job that came with a key, if it is there still."""
         job = self.jobs.get(self.unique[key][0])
-        there = job is not None and f"k={key} f=u" in job.terms
+        there = job is not None and f"k={key} f=u" in job.constraints
         return job if there and job and not job.place.startswith("trash:") else None
 
     def holds(self, key: str, now: int) -> bool:
@@ -33,11 +33,11 @@ class Uniques(Store):
     def free(self, job: Job) -> None:
         """A job is being deleted."""
         for key, (id, _, _) in [*self.unique.items()]:
-            if id == job.id and f"k={key} f=u" in job.terms:
+            if id == job.id and f"k={key} f=u" in job.constraints:
                 del self.unique[key]
 
     def enqueue_unique(
-        self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]], terms: str
+        self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]], constraints: str
     ) -> list[Any]:
         """Each job is (id, due or None for now, priority, body)."""
         reply: list[Any] = [b"ok", now]
@@ -51,7 +51,9 @@ class Uniques(Store):
                 word, due, holder = "duplicate", 0, id
             else:
                 self.jobs.pop(id, None)
-                job = Job(id, body, f"due:{priority}", max(asked or 0, now), terms=terms)
+                job = Job(
+                    id, body, f"due:{priority}", max(asked or 0, now), constraints=constraints
+                )
                 word, due, holder = self._fold(job, now, earliest)
             reply += [word.encode(), due, holder.encode()]
         if earliest:
@@ -59,7 +61,7 @@ class Uniques(Store):
         return reply
 
     def _fold(self, call: Job, now: int, earliest: list[int]) -> tuple[str, int, str]:
-        key, way = call.terms.removeprefix("k=").split(" f=u")
+        key, way = call.constraints.removeprefix("k=").split(" f=u")
         at = call.score
         if key not in self.unique or self.unique[key][0] == call.id or not self.holds(key, now):
             until = way[2:] if way[2:] in ("f", "s") else str(now + int(way[2:]))
@@ -77,7 +79,7 @@ class Uniques(Store):
         due = at if at > now else min(job.score, now)
         if due < job.score:
             earliest.append(due)
-        job.body, job.terms, job.score = call.body, call.terms, due
+        job.body, job.constraints, job.score = call.body, call.constraints, due
         job.move(due)
         if job.run is None:
             job.place = call.place

@@ -17,7 +17,7 @@ HUGE = f"g{2 * SECOND},0,10000"
 
 def job(id: str, item: object, way: str = WAY, key: str = "k", **options: object) -> Prepared:
     body = encode_body(Body("app.tasks:index", (item,)))
-    prepared = Prepared(id, "+0", 5, body, terms=f"k={key} f={way}")
+    prepared = Prepared(id, "+0", 5, body, constraints=f"k={key} f={way}")
     return prepared._replace(**options)  # type: ignore[arg-type]
 
 
@@ -194,7 +194,7 @@ def test_numbers_and_empty_lists_stay_what_they_are(q: Probe) -> None:
 
 
 def test_the_first_item_says_priority_and_expiry(q: Probe) -> None:
-    give(q, "a", 1, priority=3, terms=f"x=+{4 * SECOND} k=k f={WAY}")
+    give(q, "a", 1, priority=3, constraints=f"x=+{4 * SECOND} k=k f={WAY}")
     q.move(1)
     give(q, "b", 2, priority=8)
     due = q.holding().due["a"]
@@ -211,7 +211,7 @@ def test_a_full_job_wakes_someone(q: Probe) -> None:
 
 
 def test_items_of_a_job_that_expired_unbegun_stay_with_it(q: Probe) -> None:
-    give(q, "a", 1, terms=f"x=+{SECOND} k=k f={WAY}")
+    give(q, "a", 1, constraints=f"x=+{SECOND} k=k f={WAY}")
     q.move(4)
     assert q.taken() == []
     assert give(q, "b", 2)[:2] == ("created", "b")

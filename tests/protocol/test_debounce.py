@@ -21,8 +21,8 @@ def call(
     """What an enqueue came to, the job's id, and in how many seconds it is due."""
     body = encode_body(Body("app.tasks:send", (arg,)))
     priority = more.get("priority", 5)
-    terms = f"{more.get('terms', '')}k={key} f={way}"
-    (receipt,) = q.add_many(Prepared(id, when, priority, body, terms=terms))
+    constraints = f"{more.get('constraints', '')}k={key} f={way}"
+    (receipt,) = q.add_many(Prepared(id, when, priority, body, constraints=constraints))
     return receipt.result, receipt.id, round((receipt.due_us - q.now) / SECOND)
 
 
@@ -87,8 +87,8 @@ def test_a_delay_of_the_latest_call_is_kept(q: Probe) -> None:
 
 
 def test_the_priority_and_the_expiry_of_the_latest_call_hold(q: Probe) -> None:
-    call(q, "a", QUIET, priority=3, terms=f"x=+{4 * SECOND} ")
-    call(q, "b", QUIET, priority=8, terms=f"x=+{9 * SECOND} ")
+    call(q, "a", QUIET, priority=3, constraints=f"x=+{4 * SECOND} ")
+    call(q, "b", QUIET, priority=8, constraints=f"x=+{9 * SECOND} ")
     assert q.holding().sets["due:8"] == q.holding().due
     assert q.zset("expiring") == {"a": q.holding().due["a"] + 9 * SECOND}
 
@@ -215,7 +215,8 @@ def test_runs_on_both_sides_count(q: Probe) -> None:
 def test_of_very_many_delayed_runs_the_earliest_are_held_to(q: Probe) -> None:
     """What is remembered is bounded; what is not can be broken by no call."""
     jobs = [
-        Prepared(f"j{i}", f"+{20 * i * SECOND}", 5, BODY, terms=f"k=k f={ONE}") for i in range(130)
+        Prepared(f"j{i}", f"+{20 * i * SECOND}", 5, BODY, constraints=f"k=k f={ONE}")
+        for i in range(130)
     ]
     for at in range(0, 130, 50):
         q.add_many(*jobs[at : at + 50])
@@ -241,7 +242,7 @@ def test_a_throttle_is_forgotten_when_it_restrains_nothing(q: Probe) -> None:
 
 
 def test_a_throttle_is_remembered_while_it_restrains(q: Probe) -> None:
-    jobs = [Prepared(f"j{i}", "+0", 5, BODY, terms=f"k=k{i} f={ONE}") for i in range(40)]
+    jobs = [Prepared(f"j{i}", "+0", 5, BODY, constraints=f"k=k{i} f={ONE}") for i in range(40)]
     q.add_many(*jobs)
     q.run(job_commands.delete(q.keys, [f"j{i}" for i in range(40)]))
     assert q.raw.hlen(q.keys["unique"]) == 40
@@ -252,7 +253,7 @@ def test_a_trailing_run_that_is_late_takes_calls_after_its_time(q: Probe) -> Non
     call(q, "a", ONE, 1)
     call(q, "b", ONE, 2)
     q.move(25)
-    others = [Prepared(f"x{i}", "+0", 5, BODY, terms=f"k=k{i} f={ONE}") for i in range(60)]
+    others = [Prepared(f"x{i}", "+0", 5, BODY, constraints=f"k=k{i} f={ONE}") for i in range(60)]
     q.add_many(*others)
     assert call(q, "c", ONE, 3) == ("throttled", "b", -15)
     assert args(q)["b"] == 3

@@ -16,8 +16,8 @@ from tests.support.probe import BODY, SECOND, Probe
 def job(
     id: str, *parents: str, d: str = "-", when: str = "+0", priority: int = 5, x: str = ""
 ) -> Prepared:
-    terms = f"{x} d={d}".strip() if parents else x
-    return Prepared(id, when, priority, BODY, terms=terms, parents=parents)
+    constraints = f"{x} d={d}".strip() if parents else x
+    return Prepared(id, when, priority, BODY, constraints=constraints, parents=parents)
 
 
 def add(q: Probe, *jobs: Prepared) -> list[Receipt]:

@@ -171,7 +171,7 @@ def test_a_retried_one_comes_to_its_group(q: Probe) -> None:
 
 
 def test_what_waits_cannot_hold_a_key(q: Probe) -> None:
-    waits = Prepared("b", "+0", 5, BODY, terms=f"{UNIQUE} d=-", parents=("a",))
+    waits = Prepared("b", "+0", 5, BODY, constraints=f"{UNIQUE} d=-", parents=("a",))
     add(q, job("a"))
     with pytest.raises(Exception, match="BADARG enqueue_full"):
         add(q, waits)

@@ -13,8 +13,8 @@ from bide.protocol.commands.enqueue import Prepared
 from tests.support.probe import BODY, SECOND, Probe
 
 
-def add(q: Probe, *ids: str, terms: str, when: str = "+0", priority: int = 5) -> list[int]:
-    jobs = [Prepared(id, when, priority, BODY, terms=terms) for id in ids]
+def add(q: Probe, *ids: str, constraints: str, when: str = "+0", priority: int = 5) -> list[int]:
+    jobs = [Prepared(id, when, priority, BODY, constraints=constraints) for id in ids]
     return [receipt.due_us for receipt in q.add_many(*jobs)]
 
 
@@ -26,7 +26,7 @@ def expired(q: Probe, id: str) -> bool:
 
 @pytest.mark.parametrize("priority", [5, 9])
 def test_what_has_not_begun_in_time_is_cancelled_by_whoever_looks(q: Probe, priority: int) -> None:
-    (due_us,) = add(q, "a", terms=f"x=+{5 * SECOND}", priority=priority)
+    (due_us,) = add(q, "a", constraints=f"x=+{5 * SECOND}", priority=priority)
     q.run(job_commands.pause(q.keys))
     assert q.claim().deadline_us == due_us + 5 * SECOND
     q.move(6)
@@ -41,7 +41,7 @@ def test_what_has_not_begun_in_time_is_cancelled_by_whoever_looks(q: Probe, prio
 
 
 def test_what_begins_in_time_goes_on(q: Probe) -> None:
-    add(q, "a", terms=f"x=+{5 * SECOND}")
+    add(q, "a", constraints=f"x=+{5 * SECOND}")
     (job,) = q.claim().jobs
     q.move(6)
     assert q.taken("w2") == []
@@ -52,7 +52,7 @@ def test_what_begins_in_time_goes_on(q: Probe) -> None:
 def test_nothing_is_taken_at_the_moment_it_expires(q: Probe) -> None:
     """More than a claim looks for by itself."""
     ids = [f"j{i:03}" for i in range(50)]
-    add(q, *ids, terms=f"x=+{5 * SECOND}")
+    add(q, *ids, constraints=f"x=+{5 * SECOND}")
     q.add("z")
     q.move(5)
     assert q.taken(count=100) == ["z"]
@@ -62,7 +62,7 @@ def test_nothing_is_taken_at_the_moment_it_expires(q: Probe) -> None:
 
 
 def test_a_claim_ends_a_bounded_number(q: Probe) -> None:
-    add(q, *(f"j{i:03}" for i in range(50)), terms=f"x=+{5 * SECOND}")
+    add(q, *(f"j{i:03}" for i in range(50)), constraints=f"x=+{5 * SECOND}")
     q.run(job_commands.pause(q.keys))
     q.move(5)
     claim = q.claim()
@@ -70,7 +70,7 @@ def test_a_claim_ends_a_bounded_number(q: Probe) -> None:
 
 
 def test_a_duration_counts_from_the_due_time_also_from_a_later_one(q: Probe) -> None:
-    add(q, "a", "b", terms=f"x=+{5 * SECOND}", when=f"+{10 * SECOND}")
+    add(q, "a", "b", constraints=f"x=+{5 * SECOND}", when=f"+{10 * SECOND}")
     q.reschedule("a", f"+{20 * SECOND}")
     q.move(16)
     assert q.taken() == []
@@ -82,7 +82,7 @@ def test_a_duration_counts_from_the_due_time_also_from_a_later_one(q: Probe) -> 
 @pytest.mark.parametrize("group", ["", "g=g "])
 @pytest.mark.parametrize("verb", ["promote", "reschedule"])
 def test_a_duration_counts_from_an_earlier_due_time_too(q: Probe, verb: str, group: str) -> None:
-    add(q, "a", when=f"+{1000 * SECOND}", terms=f"{group}x=+{5 * SECOND}")
+    add(q, "a", when=f"+{1000 * SECOND}", constraints=f"{group}x=+{5 * SECOND}")
     q.run(job_commands.pause(q.keys))  # so that no claim comes to it by its turn
     moved = q.promote("a") if verb == "promote" else q.reschedule("a", "+0")
     assert moved.result == "ok"
@@ -95,14 +95,14 @@ def test_a_duration_counts_from_an_earlier_due_time_too(q: Probe, verb: str, gro
 
 
 def test_a_moment_is_that_moment_whenever_it_is_due(q: Probe) -> None:
-    add(q, "a", terms=f"x=@{q.now + 5 * SECOND}", when=f"+{10 * SECOND}")
+    add(q, "a", constraints=f"x=@{q.now + 5 * SECOND}", when=f"+{10 * SECOND}")
     q.move(6)
     assert q.taken() == []
     assert expired(q, "a")
 
 
 def test_what_has_begun_once_does_not_expire(q: Probe) -> None:
-    add(q, "a", "b", "c", "d", terms=f"x=+{5 * SECOND}")
+    add(q, "a", "b", "c", "d", constraints=f"x=+{5 * SECOND}")
     a, b, c, d = q.claim().jobs
     assert q.settle(a, "retry", f"+{10 * SECOND}") == "ok"
     assert q.settle(b, "snooze", f"+{10 * SECOND}") == "ok"
@@ -113,7 +113,7 @@ def test_what_has_begun_once_does_not_expire(q: Probe) -> None:
 
 
 def test_what_was_given_back_unbegun_expires(q: Probe) -> None:
-    add(q, "a", terms=f"x=+{5 * SECOND}")
+    add(q, "a", constraints=f"x=+{5 * SECOND}")
     (job,) = q.claim().jobs
     assert q.settle(job, "release") == "ok"
     q.move(6)
@@ -123,7 +123,7 @@ def test_what_was_given_back_unbegun_expires(q: Probe) -> None:
 
 @pytest.mark.parametrize("way", ["+", "@"])
 def test_what_is_run_again_after_it_has_expired_runs(q: Probe, way: str) -> None:
-    add(q, "a", terms=f"x={way}{5 * SECOND + (0 if way == '+' else q.now)}")
+    add(q, "a", constraints=f"x={way}{5 * SECOND + (0 if way == '+' else q.now)}")
     q.move(6)
     assert q.taken() == []
     assert q.retry("a") == ["ok"]
@@ -132,8 +132,8 @@ def test_what_is_run_again_after_it_has_expired_runs(q: Probe, way: str) -> None
 
 
 def test_a_repeat_changes_nothing(q: Probe) -> None:
-    (first,) = q.add_many(Prepared("a", "+0", 5, BODY, terms=f"x=+{5 * SECOND}"))
-    (again,) = q.add_many(Prepared("a", "+9", 5, BODY, terms=f"x=+{9 * SECOND}"))
+    (first,) = q.add_many(Prepared("a", "+0", 5, BODY, constraints=f"x=+{5 * SECOND}"))
+    (again,) = q.add_many(Prepared("a", "+9", 5, BODY, constraints=f"x=+{9 * SECOND}"))
     assert (first.created, again.created) == (True, False)
     assert q.holding().hashes["terms"] == {"a": f"x=+{5 * SECOND}".encode()}
 
@@ -144,7 +144,7 @@ def test_a_namesake_has_no_terms_of_what_was_removed(q: Probe) -> None:
         job_commands.purge(q.keys, "e1"),
     ]
     for remove in removals:
-        add(q, "a", terms=f"x=+{5 * SECOND}")
+        add(q, "a", constraints=f"x=+{5 * SECOND}")
         q.run(remove)
         q.add("a")
         q.move(6)
@@ -155,7 +155,7 @@ def test_a_namesake_has_no_terms_of_what_was_removed(q: Probe) -> None:
 
 
 def test_whoever_waits_for_its_end_is_told(q: Probe) -> None:
-    add(q, "a", terms=f"x=+{5 * SECOND}")
+    add(q, "a", constraints=f"x=+{5 * SECOND}")
     assert q.watch("a") == "due"
     q.move(6)
     q.taken()
@@ -164,7 +164,7 @@ def test_whoever_waits_for_its_end_is_told(q: Probe) -> None:
 
 def test_its_end_is_an_event(q: Probe) -> None:
     q.listen()
-    add(q, "a", terms=f"x=+{5 * SECOND}")
+    add(q, "a", constraints=f"x=+{5 * SECOND}")
     q.move(6)
     q.taken()
     assert [(e.kind, e.verb, e.job_id) for e in q.told()] == [
@@ -175,12 +175,12 @@ def test_its_end_is_an_event(q: Probe) -> None:
 
 def test_an_expiry_before_every_promise_wakes_someone(q: Probe) -> None:
     q.raw.zadd(q.keys["keep"], {"k1": q.now + 20 * SECOND})
-    add(q, "a", terms=f"x=@{q.now + 10 * SECOND}", when=f"+{30 * SECOND}")
+    add(q, "a", constraints=f"x=@{q.now + 10 * SECOND}", when=f"+{30 * SECOND}")
     assert q.hear() == "-"
 
 
 def test_terms_go_with_their_job(q: Probe) -> None:
-    add(q, "a", terms=f"x=+{60 * SECOND}")
+    add(q, "a", constraints=f"x=+{60 * SECOND}")
     q.configure(completed=0)
     (job,) = q.claim().jobs
     q.settle(job, "complete")

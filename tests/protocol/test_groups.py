@@ -26,8 +26,8 @@ def add(
     concurrency: int | None = None,
     also: str = "",
 ) -> None:
-    terms = f"{also}g={group}" + (f" n={concurrency}" if concurrency else "")
-    q.add_many(*(Prepared(id, when, priority, BODY, terms=terms) for id in ids))
+    constraints = f"{also}g={group}" + (f" n={concurrency}" if concurrency else "")
+    q.add_many(*(Prepared(id, when, priority, BODY, constraints=constraints) for id in ids))
 
 
 def group(q: Probe, name: str = "g") -> queue_commands.GroupCounts:
@@ -299,7 +299,7 @@ def test_a_group_that_was_cut_for_weight_keeps_its_place(q: Probe) -> None:
     body = encode_body(Body("app.tasks:send", ("x" * 700_000,)))
     for name in "abc":
         ids = [f"{name}{i}" for i in range(3)]
-        q.add_many(*(Prepared(id, "+0", 5, body, terms=f"g={name} n=9") for id in ids))
+        q.add_many(*(Prepared(id, "+0", 5, body, constraints=f"g={name} n=9") for id in ids))
     add(q, "z", "z0")
     first, second, third = (q.taken("w", 4) for _ in range(3))
     assert (first, second, third) == (["a0", "b0"], ["c0", "z0", "a1"], ["b1", "a2"])

@@ -223,7 +223,7 @@ def test_who_ends_a_job_tells_nobody_while_slots_were_free_anyway(q: Probe) -> N
     job = q.take("a")
     q.hear()
     q.settle(job, "complete")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_while_nothing_may_begin_the_only_deadline_is_a_leases_end(q: Probe) -> None:
@@ -276,7 +276,7 @@ def test_a_job_holds_its_queue_and_is_due_when_that_ends(q: Probe) -> None:
     q.hear()
     claim = q.claim("w2")
     assert (claim.jobs, begins_in(q, claim), claim.more) == ([], 30, False)
-    assert q.hints() == 0
+    assert q.wakeups() == 0
     q.move(30)
     assert q.taken("w2") == ["b", "a"]
     assert not {"held_until", "limited"} & q.holding().meta.keys()
@@ -315,24 +315,26 @@ def test_a_job_that_was_asked_to_end_holds_the_queue_all_the_same(q: Probe) -> N
 # -- who is told
 
 
-def with_terms(terms: str) -> list[Prepared]:
-    return [Prepared(id, "+0", 5, BODY, terms=terms) for id in IDS]
+def with_constraints(constraints: str) -> list[Prepared]:
+    return [Prepared(id, "+0", 5, BODY, constraints=constraints) for id in IDS]
 
 
-@pytest.mark.parametrize("terms", ["", "g=one", f"x=+{HOUR}"])
-def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_rate(q: Probe, terms: str) -> None:
+@pytest.mark.parametrize("constraints", ["", "g=one", f"x=+{HOUR}"])
+def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_rate(
+    q: Probe, constraints: str
+) -> None:
     q.limit(rate="1/s")
     q.add("a", "b")
     q.claim("w1")
     q.claim("w2")
     q.hear()
-    q.add_many(*with_terms(terms))
-    assert q.hints() == 0
+    q.add_many(*with_constraints(constraints))
+    assert q.wakeups() == 0
 
 
-@pytest.mark.parametrize("terms", ["", "g=one", f"x=+{HOUR}"])
+@pytest.mark.parametrize("constraints", ["", "g=one", f"x=+{HOUR}"])
 def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_end_of_a_hold(
-    q: Probe, terms: str
+    q: Probe, constraints: str
 ) -> None:
     job = q.take("a")
     q.add("b")
@@ -340,8 +342,8 @@ def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_end_of_a_hold(
     q.claim("w1")
     q.claim("w2")
     q.hear()
-    q.add_many(*with_terms(terms))
-    assert q.hints() == 0
+    q.add_many(*with_constraints(constraints))
+    assert q.wakeups() == 0
 
 
 def test_what_may_expire_before_the_gate_opens_wakes_someone(q: Probe) -> None:
@@ -349,7 +351,7 @@ def test_what_may_expire_before_the_gate_opens_wakes_someone(q: Probe) -> None:
     q.add("a")
     q.claim("w1")
     q.hear()
-    q.add_many(*with_terms(f"x=+{SECOND // 10}"))
+    q.add_many(*with_constraints(f"x=+{SECOND // 10}"))
     assert q.hear() == "-"
 
 

@@ -54,15 +54,15 @@ def test_a_paused_queue_does_not_send_workers_round_in_circles(q: Probe) -> None
     q.hear()
     claim = q.claim()
     assert not claim.more
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_resume_wakes_a_worker(q: Probe) -> None:
     q.run(job_commands.pause(q.keys))
     q.run(job_commands.resume(q.keys))
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_resume_of_a_queue_that_was_not_paused_wakes_nobody(q: Probe) -> None:
     q.run(job_commands.resume(q.keys))
-    assert q.hints() == 0
+    assert q.wakeups() == 0

@@ -179,7 +179,7 @@ def test_what_it_reclaims_and_leaves_wakes_others(q: Probe) -> None:
     q.hear()
     q.move(11)
     assert q.popped(count=1) == ["a"]
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_poison_fails_by_a_pop_too(q: Probe) -> None:
@@ -329,7 +329,7 @@ def test_where_there_are_only_jobs_they_stay_as_they_are(q: Probe) -> None:
     q.add(*(f"job{n:02d}" for n in range(20)))
     before = q.holding()
     reply = q.pop(count=250)
-    assert (reply.astray, reply.bodies, reply.refused) == (True, [], 0)
+    assert (reply.not_data, reply.bodies, reply.refused) == (True, [], 0)
     after = q.holding()
     assert (after.due, after.records, after.hashes) == (before.due, before.records, before.hashes)
     q.push("data", priority=9)
@@ -340,7 +340,7 @@ def test_where_data_are_known_to_be_even_lone_jobs_fail(q: Probe) -> None:
     q.run(job_commands.mark_data(q.keys, Retention(), pushes=True))
     q.add("job")
     reply = q.pop()
-    assert (reply.astray, reply.refused, q.where("job")) == (False, 1, "failed")
+    assert (reply.not_data, reply.refused, q.where("job")) == (False, 1, "failed")
 
 
 def test_a_repeat_that_comes_too_late_says_how_many_are_lost(q: Probe) -> None:

@@ -151,7 +151,7 @@ def populate(q: Probe) -> dict[str, list[str]]:
     q.add("d5-1", when=f"+{8 * SECOND}")
     q.add("d9-1", when=f"+{7 * SECOND}", priority=9)
     for id in ("b3", "b1", "b2"):
-        q.add_many(Prepared(id, "+0", 5, BODY, terms="d=-", parents=("d5-1",)))
+        q.add_many(Prepared(id, "+0", 5, BODY, constraints="d=-", parents=("d5-1",)))
     return {
         "blocked": ["b2", "b1", "b3"],
         "delayed": ["d9-1", "d5-1", "d5-2"],

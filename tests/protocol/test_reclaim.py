@@ -100,7 +100,7 @@ def test_a_claim_that_left_leases_behind_tells_another_worker(q: Probe) -> None:
     q.hear()
     q.move(LEASE + 1)
     assert q.claim("w2", 20).more
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_the_oldest_leases_are_reclaimed_first(q: Probe) -> None:

@@ -325,6 +325,6 @@ def test_retrying_wakes_a_sleeper(q: Probe, state: str) -> None:
     end(q, state)
     q.hear()
     q.retry("nobody")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
     q.retry("a")
     assert q.hear() == "-"

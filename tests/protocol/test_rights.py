@@ -1,4 +1,4 @@
-"""A user who may run scripts on the queue's keys, and may not use channels: messages are hints."""
+"""A user who may run scripts on the queue's keys, but not use channels: messages may be lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_outcomes_are_taken_though_nobody_can_be_told(q: Probe) -> None:
 
 
 def test_a_job_that_is_to_run_again_beside_it_wakes_someone(q: Probe) -> None:
-    """The hint comes after the message."""
+    """The wake-up message comes after the message about the end."""
     q.add("a", "b")
     a, b = q.claim().jobs
     q.watch("a")

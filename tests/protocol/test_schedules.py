@@ -98,7 +98,7 @@ def test_one_that_is_set_again_is_not_touched(q: Probe) -> None:
     q.move(3)
     reply = attempt(q, draft())
     assert (reply.is_changed, reply.schedule) == (False, schedule)
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_another_job_at_the_same_times_keeps_them(q: Probe) -> None:
@@ -164,7 +164,7 @@ def test_a_new_one_that_is_the_earliest_wakes_a_sleeper(q: Probe) -> None:
     q.claim()
     assert q.hear() is None
     put(q, every_us=SECOND)
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_a_delay_queue_has_no_schedules(q: Probe) -> None:
@@ -204,7 +204,7 @@ ODD: list[tuple[str, dict[int, Any]]] = [
     ("timing", {11: "{}\n{}"}),
     ("a long timing", {11: "x" * 9000}),
     ("task", {12: "a\nb"}),
-    ("terms", {13: "x=5"}),
+    ("constraints", {13: "x=5"}),
 ]
 
 
@@ -219,11 +219,13 @@ def test_what_cannot_be_meant_is_refused_whole(q: Probe, what: str, odd: dict[in
 
 def edit(q: Probe, known: Schedule, jitter_us: int = 0, **timing: Any) -> str:
     wish = Timing(**timing)
-    return q.run(schedule_commands.edit_schedule(q.keys, known, wish, known.missed, jitter_us)).word
+    return q.run(
+        schedule_commands.edit_schedule(q.keys, known, wish, known.missed, jitter_us)
+    ).result
 
 
 def test_an_edit_changes_when_it_fires_and_nothing_of_its_jobs(q: Probe) -> None:
-    known = put(q, priority=8, terms="x=+5000000")
+    known = put(q, priority=8, constraints="x=+5000000")
     q.run(schedule_commands.pause_schedule(q.keys, NAME, True))
     assert edit(q, known, cron="30 6 * * *", tz="UTC") == "ok"
     now = read(q)
@@ -426,7 +428,7 @@ def test_jitter_is_later_never_earlier_and_the_same_whoever_asks(q: Probe) -> No
 
 
 def test_its_jobs_may_expire(q: Probe) -> None:
-    given = draft(every_us=60 * SECOND, terms=f"x=+{30 * SECOND}")
+    given = draft(every_us=60 * SECOND, constraints=f"x=+{30 * SECOND}")
     schedule = attempt(q, given).schedule
     assert schedule is not None
     assert not attempt(q, given).is_changed
@@ -440,7 +442,7 @@ def test_its_jobs_may_expire(q: Probe) -> None:
     q.move(31)
     q.claim()
     assert q.where("tick@now") == "cancelled"
-    assert attempt(q, given._replace(terms="")).is_changed
+    assert attempt(q, given._replace(constraints="")).is_changed
     move_to(q, read(q).times[0])
     assert len(fired(q)) == 1
 
@@ -562,7 +564,7 @@ def test_of_a_list_that_was_missed_whole_the_last_is_known_only_when_more_are_se
     assert (got.jobs, list(got.thin)) == ([], [NAME])
     q.hear()
     assert refill(q)
-    assert q.hints() == 1
+    assert q.wakeups() == 1
     (at,) = fired(q)
     assert at == q.now // (60 * SECOND) * 60 * SECOND
     assert read(q).fired == 1
@@ -680,7 +682,7 @@ def test_resuming_wakes_whoever_is_to_keep_the_time(q: Probe) -> None:
     q.claim()
     q.hear()
     pause(q, False)
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_an_expression_that_was_paused_for_long_is_sent_new_times(q: Probe) -> None:
@@ -723,7 +725,7 @@ def test_running_now_wakes_a_worker_and_tells_listeners(q: Probe) -> None:
     q.claim()
     q.hear()
     q.run(schedule_commands.run_schedule(q.keys, NAME, "tick@now"))
-    assert q.hints() == 1
+    assert q.wakeups() == 1
     assert [(event.kind, event.verb) for event in q.told()] == [("added", "fire")]
 
 

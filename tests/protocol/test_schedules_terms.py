@@ -20,11 +20,11 @@ HOUR = 3600 * SECOND
 
 def on(q: Probe, way: str = "uk,f", *, name: str = NAME, more: str = "", **other: Any) -> None:
     """A schedule each ten seconds, whose jobs fold by one key."""
-    put(q, name=name, terms=f"{more}k=k f={way}", **other)
+    put(q, name=name, constraints=f"{more}k=k f={way}", **other)
 
 
 def call(q: Probe, id: str, way: str = "uk,f", when: str = "+0") -> tuple[str, str]:
-    (receipt,) = q.add_many(Prepared(id, when, 5, BODY, terms=f"k=k f={way}"))
+    (receipt,) = q.add_many(Prepared(id, when, 5, BODY, constraints=f"k=k f={way}"))
     return receipt.result, receipt.id
 
 
@@ -35,7 +35,7 @@ def at(q: Probe, seconds: float) -> list[str]:
 
 
 def test_what_a_schedule_makes_is_of_its_group(q: Probe) -> None:
-    put(q, every_us=10 * SECOND, terms="g=g", missed="all", priority=9)
+    put(q, every_us=10 * SECOND, constraints="g=g", missed="all", priority=9)
     move_to(q, q.now + 25 * SECOND)
     (job,) = q.claim().jobs
     assert q.run(queue_commands.counts(q.keys, "g"))[1:5] == (0, 1, 1, 9)
@@ -47,16 +47,16 @@ def test_what_a_schedule_makes_is_of_its_group(q: Probe) -> None:
 
 
 def test_as_many_of_its_group_run_at_once_as_its_latest_job_says(q: Probe) -> None:
-    q.add_many(Prepared("a", "+0", 5, BODY, terms="g=g"))
-    put(q, terms="g=g n=2")
+    q.add_many(Prepared("a", "+0", 5, BODY, constraints="g=g"))
+    put(q, constraints="g=g n=2")
     assert len(at(q, 11)) == 2
-    put(q, name="other", terms="g=g n=3")
+    put(q, name="other", constraints="g=g n=3")
     assert len(at(q, 11)) == 1, "of the second schedule, which lets one more run"
 
 
 def test_many_times_of_many_groups_are_fired_at_once(q: Probe) -> None:
     for n in range(3):
-        put(q, name=f"s{n}", terms=f"g=g{n % 2}", missed="all")
+        put(q, name=f"s{n}", constraints=f"g=g{n % 2}", missed="all")
     q.move(41)
     first = q.claim(count=20)
     assert sorted(q.run(queue_commands.counts(q.keys, f"g{n}"))[3] for n in range(2)) == [1, 1]
@@ -136,9 +136,9 @@ def test_running_now_says_what_it_came_to(q: Probe) -> None:
 
 def test_a_claim_that_fires_and_frees_keeps_its_groups(q: Probe) -> None:
     q.add_many(Prepared("p", f"+{HOUR}", 5, BODY))
-    q.add_many(Prepared("c", "+0", 5, BODY, terms="d=-", parents=("p",)))
-    put(q, name="lapses", terms=f"x=+{5 * SECOND}", missed="all")
-    put(q, name="b", terms="g=g n=9", missed="all")
+    q.add_many(Prepared("c", "+0", 5, BODY, constraints="d=-", parents=("p",)))
+    put(q, name="lapses", constraints=f"x=+{5 * SECOND}", missed="all")
+    put(q, name="b", constraints="g=g n=9", missed="all")
     limit(q, "1 3600000000 1")
     assert [id.partition("@")[0] for id in at(q, 28)] == ["b"]
     assert q.holding().meta["expired"] == "2"
@@ -147,17 +147,17 @@ def test_a_claim_that_fires_and_frees_keeps_its_groups(q: Probe) -> None:
 
 
 def test_who_waits_for_its_group_wakes_nobody(q: Probe) -> None:
-    q.add_many(Prepared("a", "+0", 5, BODY, terms="g=g"))
+    q.add_many(Prepared("a", "+0", 5, BODY, constraints="g=g"))
     assert q.taken() == ["a"]
-    put(q, terms="g=g")
+    put(q, constraints="g=g")
     q.hear()
     q.run(schedule_commands.run_schedule(q.keys, NAME, f"{NAME}@a"))
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
-@pytest.mark.parametrize("terms", ["", "k=k f=uk,f", "g=g"])
-def test_a_namesake_that_was_set_aside_is_made_anew(q: Probe, terms: str) -> None:
-    put(q, terms=terms)
+@pytest.mark.parametrize("constraints", ["", "k=k f=uk,f", "g=g"])
+def test_a_namesake_that_was_set_aside_is_made_anew(q: Probe, constraints: str) -> None:
+    put(q, constraints=constraints)
     id = f"{NAME}@a"
     q.add(id, when=f"+{HOUR}")
     q.run(job_commands.purge(q.keys, "e1"))
@@ -170,13 +170,13 @@ def test_a_namesake_that_was_set_aside_is_made_anew(q: Probe, terms: str) -> Non
 
 def test_keys_that_nobody_holds_are_forgotten(q: Probe) -> None:
     for n in range(40):
-        put(q, name=f"n{n}", terms=f"k=k{n} f=uk,f", limit=1)
+        put(q, name=f"n{n}", constraints=f"k=k{n} f=uk,f", limit=1)
     q.move(11)
     for _ in range(4):
         claim(q, count=40)
     assert q.holding().hashes["unique"]
     for n in range(40):
-        put(q, name=f"more{n}", terms="k=more f=uk,f", limit=1)
+        put(q, name=f"more{n}", constraints="k=more f=uk,f", limit=1)
         q.move(11)
         claim(q)
     assert len(q.holding().hashes["unique"]) < 10

@@ -165,12 +165,12 @@ def test_ten_strikes_fail_a_job_that_never_ran_alone(q: Probe) -> None:
 
 
 def test_a_claim_of_a_suspect_passes_on_the_news_that_others_are_due(q: Probe) -> None:
-    """It answered the hint for them, but takes none of them and will not be back soon."""
+    """It answered the message for them, but takes none of them and will not be back soon."""
     suspect(q, "a")
     q.add("b")
     assert q.hear()
     assert q.taken("w1") == ["a"]
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_a_claim_of_a_suspect_beside_which_nothing_is_due_wakes_nobody(q: Probe) -> None:
@@ -179,7 +179,7 @@ def test_a_claim_of_a_suspect_beside_which_nothing_is_due_wakes_nobody(q: Probe)
         q.claim(worker, busy=1)
     q.hear()
     q.taken("w1")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_the_third_crash_alone_fails_a_job(q: Probe) -> None:

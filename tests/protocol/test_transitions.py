@@ -32,8 +32,8 @@ FORBIDDEN = [
 
 
 def add(q: Probe, verb: str, when: str = "+0") -> None:
-    terms = f"x=@{q.now + 5 * SECOND}" if verb == "expire" else ""
-    q.add_many(Prepared("a", when, 5, BODY, terms=terms))
+    constraints = f"x=@{q.now + 5 * SECOND}" if verb == "expire" else ""
+    q.add_many(Prepared("a", when, 5, BODY, constraints=constraints))
 
 
 def bring(q: Probe, state: State, end: State | None = None, verb: str = "") -> Claimed:
@@ -48,10 +48,10 @@ def bring(q: Probe, state: State, end: State | None = None, verb: str = "") -> C
         q.cancel("a")
         return NEVER_CLAIMED
     if state is State.BLOCKED:
-        terms = f"x=@{q.now + 5 * SECOND} d=-" if verb == "expire" else "d=-"
+        constraints = f"x=@{q.now + 5 * SECOND} d=-" if verb == "expire" else "d=-"
         q.add("p", when=LATER, priority=9)
         when = LATER if end is State.DELAYED else "+0"
-        q.add_many(Prepared("a", when, 5, BODY, terms=terms, parents=("p",)))
+        q.add_many(Prepared("a", when, 5, BODY, constraints=constraints, parents=("p",)))
         if verb == "pop":  # which lets nothing wait any more
             q.raw.hset(q.keys["meta"], "kind", "data")
         return NEVER_CLAIMED

@@ -32,7 +32,7 @@ def call(
     more: str = "",
 ) -> tuple[str, str]:
     """What an enqueue came to, and the id of the job that it returns."""
-    job = Prepared(id, when, priority, body(arg), terms=f"{more}k={key} f={way}")
+    job = Prepared(id, when, priority, body(arg), constraints=f"{more}k={key} f={way}")
     (receipt,) = q.add_many(job)
     return receipt.result, receipt.id
 
@@ -280,7 +280,7 @@ def test_one_that_is_given_back_unbegun_holds_its_key_again(q: Probe, way: str) 
 
 def test_a_call_can_be_rejected(q: Probe) -> None:
     call(q, "a", when=f"+{SECOND}")
-    job = Prepared("b", "+0", 5, BODY, terms="k=k f=ux,f")
+    job = Prepared("b", "+0", 5, BODY, constraints="k=k f=ux,f")
     (receipt,) = q.add_many(job)
     assert (receipt.result, receipt.id, receipt.created) == ("rejected", "a", False)
     assert receipt.due_us == q.holding().due["a"]
@@ -348,8 +348,8 @@ def test_an_id_that_was_folded_can_be_used_again(q: Probe) -> None:
 
 def test_plain_and_unique_jobs_in_one_call_come_to_what_each_alone_would(q: Probe) -> None:
     jobs = [
-        Prepared(id, "+0", 5, BODY, terms=terms)
-        for id, terms in [
+        Prepared(id, "+0", 5, BODY, constraints=constraints)
+        for id, constraints in [
             ("a", "k=k f=uk,f"),
             ("b", f"x=+{SECOND}"),
             ("c", "k=k f=uk,f"),
@@ -447,7 +447,7 @@ def test_one_that_becomes_the_earliest_wakes_someone(q: Probe) -> None:
         f"k={'k' * 801} f=uk,f",
     ],
 )
-def test_what_no_policy_says_is_refused(q: Probe, terms: str) -> None:
+def test_what_no_policy_says_is_refused(q: Probe, constraints: str) -> None:
     with pytest.raises(ScriptBug):
-        q.add_many(Prepared("a", "+0", 5, BODY, terms=terms))
+        q.add_many(Prepared("a", "+0", 5, BODY, constraints=constraints))
     assert q.holding().hashes["jobs"] == {}

@@ -27,9 +27,9 @@ def given_back(
     expires: int = 0,
 ) -> None:
     """Enqueue jobs; a worker that lacks their task takes them, and gives them back."""
-    terms = f"x=+{expires * SECOND}" if expires else f"g={group}" if group else ""
+    constraints = f"x=+{expires * SECOND}" if expires else f"g={group}" if group else ""
     for id in ids:
-        q.add_many(Prepared(id, "+0", priority, body, terms=terms))
+        q.add_many(Prepared(id, "+0", priority, body, constraints=constraints))
     missing = list(ids)
     while missing:
         for job in q.claim("without", len(ids)).jobs:

@@ -37,7 +37,7 @@ def test_the_first_keeps_the_second_backs_it_up_the_others_sleep(q: Probe) -> No
 
 
 def test_sleepers_wake_one_after_another(q: Probe) -> None:
-    """So that someone looks every two seconds even if all keepers are gone."""
+    """So that someone looks every two seconds even if all timekeepers are gone."""
     settle_down(q, "w0", "w1")
     claims = {worker: q.claim(worker) for worker in (f"w{i}" for i in range(2, 9))}
     park = q.zset("park")
@@ -114,7 +114,7 @@ def test_an_earlier_deadline_finds_a_keeper_though_there_are_two(q: Probe) -> No
     assert len(q.zset("keep")) == 3
     assert q.hear() == "w3", "which calls for a backup: the others come too late for that"
     assert q.claim("w1").until_us == receipt.due_us + GRACE
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_a_deadline_that_is_covered_needs_no_third_keeper(q: Probe) -> None:
@@ -143,7 +143,7 @@ def test_until_then_it_may_yet_be_kept(q: Probe) -> None:
 
 def test_a_sleeper_is_recruited_when_a_keeper_is_missing(q: Probe) -> None:
     settle_down(q, "w1", "w2", "w3")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
     q.add("a")
     q.hear()
     assert q.taken("w1", 1) == ["a"], "w1 keeps the time no more"
@@ -158,14 +158,14 @@ def test_nobody_is_recruited_when_nobody_sleeps(q: Probe) -> None:
     q.add("a")
     q.hear()
     assert q.taken("w1", 1) == ["a"]
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_a_sleeper_that_is_long_gone_is_not_recruited(q: Probe) -> None:
     q.raw.zadd(q.keys["park"], {"dead": q.now + SECOND})
     q.move(1)
     q.claim("w1")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
     assert q.zset("park") == {}
 
 

@@ -1,6 +1,6 @@
-"""Wake hints: someone is told when a job is due sooner than anyone has promised to look.
+"""Wake-up messages: a worker is woken if a job is due before every deadline of a timekeeper.
 
-The list holds one hint at most. A promise is live until its moment has come, and a little longer.
+The list holds one message at most. A deadline counts until it has come, and a little longer.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ def test_due_now_wakes_someone_whatever_was_promised(q: Probe, make: Make) -> No
 def test_due_before_every_promise_wakes_someone(q: Probe, make: Make) -> None:
     promise(q, "k1", 10)
     make(5 * SECOND)
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_due_when_nobody_has_promised_anything_wakes_someone(q: Probe, make: Make) -> None:
     make(5 * SECOND)
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_due_after_a_promise_wakes_nobody(q: Probe, make: Make) -> None:
     promise(q, "k1", 4)
     promise(q, "k2", 60)
     make(5 * SECOND)
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_a_promise_whose_moment_has_passed_covers_nothing(q: Probe, make: Make) -> None:
     promise(q, "dead", -0.01)
     promise(q, "k2", 60)
     make(5 * SECOND)
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_whoever_is_about_to_keep_a_promise_covers_what_comes_now(q: Probe) -> None:
@@ -89,7 +89,7 @@ def test_whoever_is_about_to_keep_a_promise_covers_what_comes_now(q: Probe) -> N
         promise(q, "k1", 0)
         (receipt,) = q.add(f"j{i}", when=f"+{5 * SECOND}")
         if receipt.due_us - 5 * SECOND < promised + 4_000:
-            told.append(q.hints())
+            told.append(q.wakeups())
     assert not any(told)
 
 
@@ -100,29 +100,29 @@ def test_the_list_holds_one_hint_at_most(q: Probe) -> None:
     q.promote("c")
     q.run(job_commands.pause(q.keys))
     q.run(job_commands.resume(q.keys))
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_many_jobs_in_one_call_are_one_hint_for_the_earliest(q: Probe) -> None:
     promise(q, "k1", 10)
     q.add("b", when=f"+{20 * SECOND}")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
     q.add("c", "d", when=f"+{5 * SECOND}")
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_an_id_that_existed_wakes_nobody(q: Probe) -> None:
     q.add("a")
     q.hear()
     q.add("a")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_a_job_given_back_wakes_someone(q: Probe) -> None:
     job = q.take("a")
     q.hear()
     q.settle(job, "release")
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 @pytest.mark.parametrize("outcome", ["complete", "fail"])
@@ -130,7 +130,7 @@ def test_a_job_that_has_ended_wakes_nobody(q: Probe, outcome: Outcome) -> None:
     job = q.take("a")
     q.hear()
     q.settle(job, outcome)
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_a_repeated_settle_wakes_nobody(q: Probe) -> None:
@@ -138,7 +138,7 @@ def test_a_repeated_settle_wakes_nobody(q: Probe) -> None:
     q.settle(job, "retry", "+0")
     q.hear()
     q.settle(job, "retry", "+0")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_promote_wakes_someone_and_a_job_that_waits_already_does_not(q: Probe) -> None:
@@ -147,7 +147,7 @@ def test_promote_wakes_someone_and_a_job_that_waits_already_does_not(q: Probe) -
     q.promote("a")
     assert q.hear()
     q.promote("a")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_cancel_and_delete_wake_nobody(q: Probe) -> None:
@@ -155,44 +155,44 @@ def test_cancel_and_delete_wake_nobody(q: Probe) -> None:
     q.hear()
     q.cancel("a")
     q.run(job_commands.delete(q.keys, ["b"]))
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_a_claim_that_sees_to_all_that_is_due_takes_the_hint_away(q: Probe) -> None:
     """Nobody needs to be woken for what was just taken."""
     q.add("a")
-    assert q.hints() == 1
+    assert q.wakeups() == 1
     assert q.taken("w1", 5) == ["a"]
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_a_claim_that_leaves_something_due_passes_the_hint_on(q: Probe) -> None:
     """The chain that spreads a burst: each woken worker wakes the next."""
     q.add("a", "b", "c")
-    for worker, hints in (("w1", 1), ("w2", 1), ("w3", 0)):
+    for worker, wakeups in (("w1", 1), ("w2", 1), ("w3", 0)):
         q.hear()
         assert len(q.taken(worker, 1)) == 1
-        assert q.hints() == hints, worker
+        assert q.wakeups() == wakeups, worker
 
 
 def test_a_worker_without_a_slot_passes_on_a_hint_that_it_heard(q: Probe) -> None:
     q.add("a")
     assert q.hear()
     assert q.taken("full", 0, busy=5) == []
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_a_full_worker_wakes_nobody_when_nothing_is_due(q: Probe) -> None:
     q.add("a", when=f"+{SECOND}")
     q.hear()
     q.claim("full", 0, busy=5)
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_a_keeper_that_leaves_wakes_another(q: Probe) -> None:
     q.claim("k1")
     q.leave("k1")
-    assert q.hints() == 1
+    assert q.wakeups() == 1
 
 
 def test_a_sleeper_or_a_stranger_that_leaves_wakes_nobody(q: Probe) -> None:
@@ -201,7 +201,7 @@ def test_a_sleeper_or_a_stranger_that_leaves_wakes_nobody(q: Probe) -> None:
     q.hear()
     q.leave("sleeper")
     q.leave("stranger")
-    assert q.hints() == 0
+    assert q.wakeups() == 0
 
 
 def test_an_expired_lease_that_a_full_worker_finds_wakes_someone(q: Probe) -> None:
@@ -209,4 +209,4 @@ def test_an_expired_lease_that_a_full_worker_finds_wakes_someone(q: Probe) -> No
     q.hear()
     q.move(LEASE + 1)
     q.claim("full", 0, busy=5)
-    assert q.hints() == 1
+    assert q.wakeups() == 1

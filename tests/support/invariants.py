@@ -117,7 +117,7 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         for name, reply in zip(_HASHES, replies[len(zsets) :], strict=False)
     }
     meta = {name.decode(): value.decode() for name, value in _pairs(replies[-2])}
-    assert replies[-1] <= 1, "more than one wake hint"
+    assert replies[-1] <= 1, "more than one wake-up message"
     records = {}
     for id, line in hashes["run"].items():
         record = RunRecord.read(line)
@@ -199,8 +199,8 @@ def _records_agree(holding: Holding) -> None:
         assert holding.where(id) == "completed", f"{id} has a result"
         decode_result(result)
     for id, line in holding.hashes["terms"].items():
-        assert id in holding.hashes["jobs"], f"{id} has terms, and is no job"
-        assert Constraints.read(line) != Constraints(), f"{id} has the terms {line!r}"
+        assert id in holding.hashes["jobs"], f"{id} has constraints, and is no job"
+        assert Constraints.read(line) != Constraints(), f"{id} has the constraints {line!r}"
         assert "terms" in holding.meta, "terms that nothing looks at"
     for key, entry in holding.hashes["unique"].items():
         assert _KEY.fullmatch(key), f"{key} is no key under which calls fold"

@@ -35,7 +35,10 @@ assert SCHEDULE
 OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "enqueue.enqueue": [
         *((n, enqueue_commands.enqueue(MAIL, [JOB] * n)) for n in (1, 3)),
-        *((n, enqueue_commands.enqueue(MAIL, [JOB._replace(terms="x=+1")] * n)) for n in (1, 3)),
+        *(
+            (n, enqueue_commands.enqueue(MAIL, [JOB._replace(constraints="x=+1")] * n))
+            for n in (1, 3)
+        ),
         (1, enqueue_commands.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, enqueue_commands.enqueue(MAIL, [], ("fsync",))),
     ],

@@ -249,17 +249,17 @@ class Probe:
         entries: Any = self.raw.xrange(self.keys["events"])
         return [read_event(id.decode(), fields[b"e"]) for id, fields in entries]
 
-    def hints(self) -> int:
-        """How many wake hints lie on the list."""
+    def wakeups(self) -> int:
+        """How many wake-up messages lie on the list."""
         return self.raw.llen(self.keys["wake"])
 
     def hear(self) -> str | None:
-        """Take the hint off the list, as a woken worker does: who calls, `-` for a job, or None."""
-        hint: Any = self.raw.lpop(self.keys["wake"])
-        return hint.decode() if hint else None
+        """Take the message off the list, as a woken worker does; `-` for a job, or None."""
+        message: Any = self.raw.lpop(self.keys["wake"])
+        return message.decode() if message else None
 
     def check(self) -> None:
-        assert self.hints() <= 1
+        assert self.wakeups() <= 1
         if self.legal:
             assert_legal(self.raw, self.queue)
 

@@ -19,7 +19,7 @@ from bide.model.payload.serializers import pack
 from bide.model.payload.signing import is_signed, unsigned
 
 
-def terms(
+def constraints(
     policy: DedupPolicy | None, *args: Any, names: tuple[str, ...] = (), **kwargs: Any
 ) -> Constraints:
     words = write_dedup(policy, "app:task", args, kwargs, names, partial(pack, codec="json"))
@@ -54,7 +54,7 @@ def terms(
 def test_what_a_policy_asks(policy: DedupPolicy, way: str, told: str) -> None:
     assert policy.way == way
     assert describe_dedup(way) == told
-    assert terms(policy, 1).dedup == way
+    assert constraints(policy, 1).dedup == way
 
 
 def test_what_no_policy_says_is_told_as_nothing() -> None:
@@ -69,29 +69,31 @@ def test_policies_are_values() -> None:
 
 
 def test_a_key_belongs_to_its_task() -> None:
-    assert terms(Unique(key="customer-42"), 1).key == "app:task:customer-42"
-    assert terms(Unique(key=42)).key == "app:task:42"
+    assert constraints(Unique(key="customer-42"), 1).key == "app:task:customer-42"
+    assert constraints(Unique(key=42)).key == "app:task:42"
 
 
 def test_a_key_may_be_made_of_the_arguments() -> None:
     policy = debounce(1, key=lambda doc, draft=False: f"{doc}{'-draft' if draft else ''}")
-    assert terms(policy, "a").key == "app:task:a"
-    assert terms(policy, "a", draft=True).key == "app:task:a-draft"
+    assert constraints(policy, "a").key == "app:task:a"
+    assert constraints(policy, "a", draft=True).key == "app:task:a-draft"
 
 
 def test_without_a_key_unique_means_the_same_arguments_and_the_others_the_task() -> None:
-    assert terms(Unique(), 1).key == terms(Unique(), 1).key
-    assert terms(Unique(), 1).key != terms(Unique(), 2).key
-    assert terms(Unique(), {"a": 1, "b": 2}).key == terms(Unique(), {"b": 2, "a": 1}).key
+    assert constraints(Unique(), 1).key == constraints(Unique(), 1).key
+    assert constraints(Unique(), 1).key != constraints(Unique(), 2).key
+    assert (
+        constraints(Unique(), {"a": 1, "b": 2}).key == constraints(Unique(), {"b": 2, "a": 1}).key
+    )
     for policy in (debounce(1), throttle("1/s"), batch(1)):
-        assert terms(policy, 1).key == terms(policy, 2).key == "app:task:"
+        assert constraints(policy, 1).key == constraints(policy, 2).key == "app:task:"
 
 
 def test_arguments_are_the_same_by_position_and_by_name() -> None:
     keys = {
-        terms(Unique(), 1, 2, names=("a", "b")).key,
-        terms(Unique(), 1, b=2, names=("a", "b")).key,
-        terms(Unique(), b=2, a=1, names=("a", "b")).key,
+        constraints(Unique(), 1, 2, names=("a", "b")).key,
+        constraints(Unique(), 1, b=2, names=("a", "b")).key,
+        constraints(Unique(), b=2, a=1, names=("a", "b")).key,
     }
     assert len(keys) == 1
 
@@ -123,7 +125,7 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
         (lambda: Unique(on_conflict="drop"), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
         (lambda: Unique(on_conflict=["keep"]), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
         (lambda: Unique(key="a\ud800"), "half a character"),
-        (lambda: terms(Unique(key=lambda: "\ud800")), "half a character"),
+        (lambda: constraints(Unique(key=lambda: "\ud800")), "half a character"),
         (lambda: Unique(key=""), "1 to 200 characters"),
         (lambda: Unique(key="x" * 201), "use a digest"),
         (lambda: Unique(key=1.5), "text or an integer"),  # type: ignore[arg-type]
@@ -142,11 +144,11 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
         (lambda: batch(1, max_size=10_001), "from 1 to 10,000"),
         (lambda: batch(1, max_size=True), "from 1 to 10,000"),
         (lambda: batch("x"), "quiet='x' is not a duration"),
-        (lambda: terms("key"), "not a policy"),  # type: ignore[arg-type]
-        (lambda: terms(batch(1)), "has one argument"),
-        (lambda: terms(batch(1), 1, 2), "has one argument"),
-        (lambda: terms(batch(1), a=1), "has one argument"),
-        (lambda: terms(Unique(key=lambda: None)), "text or an integer"),  # type: ignore[arg-type, return-value]
+        (lambda: constraints("key"), "not a policy"),  # type: ignore[arg-type]
+        (lambda: constraints(batch(1)), "has one argument"),
+        (lambda: constraints(batch(1), 1, 2), "has one argument"),
+        (lambda: constraints(batch(1), a=1), "has one argument"),
+        (lambda: constraints(Unique(key=lambda: None)), "text or an integer"),  # type: ignore[arg-type, return-value]
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], Any], told: str) -> None:
@@ -224,7 +226,7 @@ def test_what_was_batched_holds_no_other_such() -> None:
     data = call(1)
     for _ in range(5_000):
         data = frame(data)
-    with pytest.raises(PayloadError, match="holds another such"):
+    with pytest.raises(PayloadError, match="contains another batch"):
         decode_body(data)
     assert not is_signed(data)
 

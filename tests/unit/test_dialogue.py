@@ -13,10 +13,10 @@ from bide.client.execute import (
     RETRY_FOR,
     ClientState,
     DeadlineExceeded,
-    Dialogue,
     NoScript,
     Send,
     Sleep,
+    Steps,
     ToNode,
     check_retry_for,
     execute,
@@ -54,11 +54,11 @@ def talk(
     retry_for: float = 10.0,
     reached: bool = True,
     clock: str = SERVER_CLOCK,
-) -> Dialogue:
+) -> Steps:
     return execute(commands, ClientState(WHERE, clock, retry_for, reached))
 
 
-def answer(steps: Dialogue, *outcomes: Any) -> Any:
+def answer(steps: Steps, *outcomes: Any) -> Any:
     """Answer each Send in turn, and wait whenever asked to; the results, or the next Send."""
     step = next(steps)
     try:
@@ -73,7 +73,7 @@ def answer(steps: Dialogue, *outcomes: Any) -> Any:
     return step
 
 
-def insist(steps: Dialogue, reply: Callable[[Send], Any], clock: list[float]) -> None:
+def insist(steps: Steps, reply: Callable[[Send], Any], clock: list[float]) -> None:
     """Answer alike until it gives up, while as much time passes as it waits."""
     step = next(steps)
     for _ in range(1000):
@@ -329,21 +329,21 @@ def test_of_one_that_was_not_sent_what_came_before_is_told(time_passes: list[flo
 
 
 def test_what_is_not_worth_a_repeat_causes_none() -> None:
-    aside = command("counts", "aside")._replace(aside=True)
-    done, left = answer(talk(command("pause", "worth it"), aside), [[b"ok"], GONE])
+    best_effort = command("counts", "best effort")._replace(best_effort=True)
+    done, left = answer(talk(command("pause", "worth it"), best_effort), [[b"ok"], GONE])
     assert done == ("worth it", [b"ok"])
     assert isinstance(left, ServerUnavailable)
 
 
 def test_but_goes_along_with_one() -> None:
-    aside = command("counts", "aside")._replace(aside=True)
-    steps = talk(command("pause", "worth it"), aside)
+    best_effort = command("counts", "best effort")._replace(best_effort=True)
+    steps = talk(command("pause", "worth it"), best_effort)
     assert scripts(answer(steps, GONE)) == ["pause", "counts"]
 
 
 def test_nor_is_a_script_that_it_lacks_too_much(time_passes: list[float]) -> None:
-    aside = command("counts", "aside")._replace(aside=True)
-    steps = talk(command("pause"), aside)
+    best_effort = command("counts", "best effort")._replace(best_effort=True)
+    steps = talk(command("pause"), best_effort)
     assert scripts(answer(steps, [[b"ok"], NO_SCRIPT], [b"sha"])) == ["counts"]
 
 

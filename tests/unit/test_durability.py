@@ -8,7 +8,7 @@ import pytest
 from redis import exceptions as lib
 from redis.crc import key_slot
 
-from bide.client.execute import AfterCalls, ClientState, Dialogue, Send, Sleep, execute
+from bide.client.execute import AfterCalls, ClientState, Send, Sleep, Steps, execute
 from bide.client.topology import topology_for
 from bide.errors import (
     DurabilityTimeout,
@@ -31,7 +31,7 @@ WAITAOF = ("WAITAOF", 1, 0, CONFIRM_MS)
 GONE = lib.ConnectionError("Connection closed by server.")
 
 
-def talk(*kinds: Kinds, patience: float = 10.0) -> Dialogue:
+def talk(*kinds: Kinds, patience: float = 10.0) -> Steps:
     """One enqueue for each, with what it waits for."""
     jobs = [Prepared(f"j{i}", "+0", 5, b"{}", k[-1] if k else "local") for i, k in enumerate(kinds)]
     commands = [
@@ -46,7 +46,7 @@ def names(step: Any) -> list[Any]:
     return ["EVALSHA" if call[0] == "EVALSHA" else call for call in step.calls]
 
 
-def end(steps: Dialogue, *outcomes: Any) -> list[Any]:
+def end(steps: Steps, *outcomes: Any) -> list[Any]:
     """Answer each Send in turn, and never wait; what came of it all."""
     left = list(outcomes)
     step = next(steps)

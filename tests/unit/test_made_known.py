@@ -25,7 +25,7 @@ def trip_of(queue: Queue) -> Exchange:
 
 
 def calls(trip: Exchange) -> list[tuple[str, bool]]:
-    return [(command.script, command.aside) for command in trip.commands]
+    return [(command.script, command.best_effort) for command in trip.commands]
 
 
 def test_it_goes_along_with_the_first_enqueue_and_is_not_worth_a_repeat(now: list[float]) -> None:

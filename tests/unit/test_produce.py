@@ -9,7 +9,7 @@ import pytest
 from bide.errors import UsageError
 from bide.protocol.commands.enqueue import (
     CHUNK,
-    TERMS_CHUNK,
+    CONSTRAINTS_CHUNK,
     Prepared,
     check_when,
     enqueue,
@@ -31,7 +31,7 @@ def test_what_a_script_would_refuse_is_refused(text: Any) -> None:
 
 
 def job(id: str, *parents: str) -> Prepared:
-    return Prepared(id, "+0", 5, b"{}", terms="d=-" if parents else "", parents=parents)
+    return Prepared(id, "+0", 5, b"{}", constraints="d=-" if parents else "", parents=parents)
 
 
 def test_what_waits_comes_with_what_it_waits_for_or_in_a_later_trip() -> None:
@@ -40,7 +40,7 @@ def test_what_waits_comes_with_what_it_waits_for_or_in_a_later_trip() -> None:
     def trips(jobs: list[Prepared]) -> list[list[int]]:
         return [[*map(jobs_in, trip)] for trip in enqueue_many(keys_of("mail"), jobs)]
 
-    most = TERMS_CHUNK
+    most = CONSTRAINTS_CHUNK
     pairs = [one for n in range(most) for one in (job(f"a{n}"), job(f"b{n}", f"a{n}"))]
     assert trips(pairs) == [[most, most]]
     fan_out = [job("a"), *(job(f"b{n}", "a") for n in range(3 * most - 1))]

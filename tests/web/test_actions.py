@@ -158,7 +158,7 @@ def test_a_range_of_too_many_is_changed_in_parts(
     done = desk.post(**sure(desk.post(**fields(done))))
     done = desk.post(**sure(desk.post(**fields(done))))
     assert mail.counts().cancelled == 25
-    assert "Go on" not in done.text
+    assert "Continue with" not in done.text
 
 
 @pytest.mark.parametrize(
@@ -205,9 +205,9 @@ def test_a_filter_goes_on_where_it_has_stopped(
             parts.append(int(found[1]))
             page = desk.post(**sure(page))
         else:
-            assert "No job fits" in page.text or "Go on" in page.text
+            assert "No job fits" in page.text or "Continue with" in page.text
             page = desk.post(**fields(page))
-    assert "Go on" not in page.text
+    assert "Continue with" not in page.text
     assert sum(parts) == len(wanted)
     assert len(parts) > 2
     assert mail.counts().cancelled == len(wanted)
@@ -298,18 +298,18 @@ def test_none_of_a_range_is_passed_over_while_others_leave_it(
     monkeypatch.setattr("bide.views.jobs.OVERLAP", 2)
     monkeypatch.setattr("bide.views.jobs.BACK", 5)
     ids = due_in_the_range(mail, 40)
-    between, calls = job_commands.list_due, itertools.count(1)
+    list_due, calls = job_commands.list_due, itertools.count(1)
 
     def read(*args: Any) -> Any:
         if next(calls) == 2:
             for id in ids[:leave]:
                 mail.fetch(id).cancel()
-        return between(*args)
+        return list_due(*args)
 
     monkeypatch.setattr("bide.web.selection.job_commands.list_due", read)
     asked = desk.post(verb="promote", **RANGE)
     assert "Run now 40 jobs" in asked.text
-    monkeypatch.setattr("bide.web.selection.job_commands.list_due", between)
+    monkeypatch.setattr("bide.web.selection.job_commands.list_due", list_due)
     assert f"{40 - leave} jobs made due now" in desk.post(**sure(asked)).text
 
 
@@ -388,7 +388,7 @@ def test_a_change_that_breaks_off_says_how_far_it_came(
     assert "<h1>230 jobs cancelled" in done.text
     assert "Then it broke off: " in done.text
     assert "7 are left as they were, or were changed and the answer was lost" in done.text
-    assert "Go on" not in done.text
+    assert "Continue with" not in done.text
     assert mail.counts().cancelled == 230
     alone = desk.post(verb="cancel", q="orders", sure="7", **RANGE)
     assert alone.status == 502

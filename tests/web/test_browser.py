@@ -275,7 +275,7 @@ def test_a_schedule_is_changed_after_a_look_at_its_times(
     page.fill("input[name=cron]", "30 6 * * *")
     page.fill("input[name=tz]", "Asia/Tokyo")
     page.click("button:has-text('Preview')")
-    rows = page.locator(".firings tbody tr")
+    rows = page.locator(".schedule-times tbody tr")
     expect(rows).to_have_count(10)
     assert "21:30:00" in rows.first.text_content(), "the reader's time, which is UTC here"
     assert "06:30:00 JST" in rows.first.text_content()

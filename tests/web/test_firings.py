@@ -95,10 +95,10 @@ def test_a_second_look_does_not_reckon_again(
         site = AsyncSite(one_url, None, None, mask_secrets)
         span = (4_000_000_000_000_000, 4_000_864_000_000_000, 864_000_000_000)
         try:
-            first = await schedules.firings(site, {"mail": 1}, *span)
+            first = await schedules.schedule_times(site, {"mail": 1}, *span)
             assert first.counts["mail"].total() == 10
             monkeypatch.setattr(schedules, "merge", None)
-            assert await schedules.firings(site, {"mail": 1}, *span) == first
+            assert await schedules.schedule_times(site, {"mail": 1}, *span) == first
         finally:
             await site.client.close()
 

@@ -27,7 +27,7 @@ from bide.views.site import Site
 Verdict = Literal["ok", "warn", "fail", "note"]
 
 
-Said = tuple[Verdict, str, str]
+Result = tuple[Verdict, str, str]
 """What a check says: its verdict, why, and what to do; the last may be empty."""
 
 
@@ -78,11 +78,11 @@ def parted(sentence: str) -> tuple[str, str]:
     return wrong, fix[:1].upper() + fix[1:]
 
 
-def _warn_unless(good: bool, says: str, fix: str) -> Said:
+def _warn_unless(good: bool, says: str, fix: str) -> Result:
     return ("ok", says, "") if good else ("warn", says, fix)
 
 
-def _client(readings: Readings) -> Iterator[Said]:
+def _client(readings: Readings) -> Iterator[Result]:
     try:
         import hiredis
 
@@ -98,7 +98,7 @@ def _client(readings: Readings) -> Iterator[Said]:
         yield _warn_unless(parser != "no hiredis", says, fix)
 
 
-def _server(readings: Readings) -> Iterator[Said]:
+def _server(readings: Readings) -> Iterator[Result]:
     info = readings.info
     if readings.lost:
         wrong, fix = parted(readings.lost)
@@ -141,7 +141,7 @@ def _fixed_release(name: str, version: tuple[int, ...]) -> str | None:
     return ".".join(map(str, later))
 
 
-def _cluster(readings: Readings) -> Iterator[Said]:
+def _cluster(readings: Readings) -> Iterator[Result]:
     if not readings.info.get("cluster_enabled"):
         return
     if readings.kind != "cluster":
@@ -161,7 +161,7 @@ def _cluster(readings: Readings) -> Iterator[Said]:
             yield "ok", f"{says}; every slot is served", ""
 
 
-def _sentinel(readings: Readings) -> Iterator[Said]:
+def _sentinel(readings: Readings) -> Iterator[Result]:
     info = readings.info
     if not info or info.get("cluster_enabled") or readings.kind != "sentinel":
         return
@@ -174,7 +174,7 @@ def _sentinel(readings: Readings) -> Iterator[Said]:
     yield _warn_unless(there >= named > 1, says, fix)
 
 
-def _eviction(readings: Readings) -> Iterator[Said]:
+def _eviction(readings: Readings) -> Iterator[Result]:
     policy = readings.info.get("maxmemory_policy")
     if policy is None:
         return
@@ -187,7 +187,7 @@ def _eviction(readings: Readings) -> Iterator[Said]:
         yield "warn", f"{policy}: would drop jobs if maxmemory were set", fix
 
 
-def _maxmemory(readings: Readings) -> Iterator[Said]:
+def _maxmemory(readings: Readings) -> Iterator[Result]:
     info = readings.info
     if "maxmemory_policy" not in info:
         return
@@ -203,7 +203,7 @@ def _maxmemory(readings: Readings) -> Iterator[Said]:
         yield _warn_unless(used <= 0.8 * limit, says, fix)
 
 
-def _persistence(readings: Readings) -> Iterator[Said]:
+def _persistence(readings: Readings) -> Iterator[Result]:
     info, save = readings.info, readings.config.get("save")
     if "aof_enabled" not in info:
         return
@@ -229,7 +229,7 @@ def _persistence(readings: Readings) -> Iterator[Said]:
         yield _fsync(readings.config.get("appendfsync"))
 
 
-def _fsync(mode: str | None) -> Said:
+def _fsync(mode: str | None) -> Result:
     """What a crash of the server's machine loses of what is in the append-only file."""
     if mode == "always":
         return "ok", "append-only file, appendfsync always: a crash loses no acknowledged job", ""
@@ -240,7 +240,7 @@ def _fsync(mode: str | None) -> Said:
     return "warn", f"append-only file, appendfsync {mode or 'unknown'}: a crash loses {lost}", fix
 
 
-def _replication(readings: Readings) -> Iterator[Said]:
+def _replication(readings: Readings) -> Iterator[Result]:
     info = readings.info
     role = info.get("role")
     if role == "slave":
@@ -269,7 +269,7 @@ def _replication(readings: Readings) -> Iterator[Said]:
             yield "warn", says, "Add a replica (replicaof); durability='replica' can wait for it."
 
 
-def _clock(readings: Readings) -> Iterator[Said]:
+def _clock(readings: Readings) -> Iterator[Result]:
     skew = readings.skew
     if skew is None:
         why = readings.refused.get("TIME", "TIME is denied")
@@ -287,7 +287,7 @@ def _clock(readings: Readings) -> Iterator[Said]:
         yield "fail" if abs(skew) > 60 else "warn", says, fix
 
 
-def _round_trip(readings: Readings) -> Iterator[Said]:
+def _round_trip(readings: Readings) -> Iterator[Result]:
     if trips := readings.round_trips:
         middle = trips[len(trips) // 2]
         says = f"{describe(middle)} at the median, {describe(trips[-1])} at most"
@@ -295,7 +295,7 @@ def _round_trip(readings: Readings) -> Iterator[Said]:
         yield _warn_unless(middle <= 0.01, says, fix)
 
 
-def _idle_clients(readings: Readings) -> Iterator[Said]:
+def _idle_clients(readings: Readings) -> Iterator[Result]:
     if "timeout" in readings.config:
         seconds = int(readings.config["timeout"])
         says = f"closed after {seconds} s" if seconds else "never closed by the server"
@@ -303,21 +303,21 @@ def _idle_clients(readings: Readings) -> Iterator[Said]:
         yield _warn_unless(not 0 < seconds < 60, says, fix)
 
 
-def _keepalive(readings: Readings) -> Iterator[Said]:
+def _keepalive(readings: Readings) -> Iterator[Result]:
     if "tcp-keepalive" in readings.config:
         seconds = int(readings.config["tcp-keepalive"])
         says = f"every {seconds} s" if seconds else "off: clients that died are kept"
         yield _warn_unless(seconds > 0, says, "CONFIG SET tcp-keepalive 300.")
 
 
-def _clients(readings: Readings) -> Iterator[Said]:
+def _clients(readings: Readings) -> Iterator[Result]:
     clients, most = readings.info.get("connected_clients"), readings.info.get("maxclients")
     if clients is not None and most:
         fix = "Raise maxclients, or use fewer processes."
         yield _warn_unless(int(clients) <= 0.8 * int(most), f"{clients} of {most}", fix)
 
 
-def _hz(readings: Readings) -> Iterator[Said]:
+def _hz(readings: Readings) -> Iterator[Result]:
     hz = readings.info.get("hz")
     if hz is not None:
         says = f"{hz}: bide keeps time itself, and does not depend on it"
@@ -325,7 +325,7 @@ def _hz(readings: Readings) -> Iterator[Said]:
         yield _warn_unless(int(hz) >= 10, says, fix)
 
 
-CHECKS: Final[dict[str, tuple[str, Callable[[Readings], Iterator[Said]]]]] = {
+CHECKS: Final[dict[str, tuple[str, Callable[[Readings], Iterator[Result]]]]] = {
     "client": ("", _client),
     "server": ("", _server),
     "cluster": ("", _cluster),
@@ -345,7 +345,7 @@ CHECKS: Final[dict[str, tuple[str, Callable[[Readings], Iterator[Said]]]]] = {
 that always have something, and those that are of some servers only."""
 
 
-def _delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Said]:
+def _delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Result]:
     """Whether a Timer moves the delayed jobs of RQ's queues; nothing where there are none."""
     if sets is None:
         yield "note", "RQ's keys are denied, so its delayed jobs are not checked", ""

@@ -71,15 +71,15 @@ def top(
     The line of bars is what is due, of all queues, from now to the end of the span.
     """
     from bide.views import READS
-    from bide.views.params import Asked
+    from bide.views.params import Params
     from bide.views.site import AsyncSite, mask_secrets
 
     site = AsyncSite(url, prefix, queues or None, mask_secrets)
     console = Console()
 
     async def look() -> dict[str, Any]:
-        asked = Asked(f"span={span}")
-        return {name: await READS[name](site, asked) for name in ("timeline", "queues", "workers")}
+        params = Params(f"span={span}")
+        return {name: await READS[name](site, params) for name in ("timeline", "queues", "workers")}
 
     async def watch() -> None:
         try:

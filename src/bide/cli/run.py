@@ -144,9 +144,9 @@ def worker(
         return None
     if uses_processes(options.get("executor", "auto")):
         options.setdefault("concurrency", max(1, processors() // (workers or 1)))
-    plan = WorkerConfig(options, burst, log, counts=health is not None)
+    config = WorkerConfig(options, burst, log, counts=health is not None)
     grace_us = to_us(options.get("grace", GRACE), "grace")
-    return Supervisor(plan, workers or 1, grace_us / 1e6, health).run()
+    return Supervisor(config, workers or 1, grace_us / 1e6, health).run()
 
 
 @click.command()

@@ -24,11 +24,11 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _LOOK: Final = (
     *("children", "count_due", "counts", "fetch", "groups", "holders", "list", "list_due"),
-    *("minutes", "queues", "schedule_list", "timeline", "upcoming", "workers"),
+    *("latency_minutes", "queues", "schedule_list", "timeline", "upcoming", "workers"),
 )
 _CHANGE: Final = (
     *("cancel", "configure", "count_due", "counts", "delete", "events_hold", "fetch"),
-    *("group_configure", "groups", "limit", "list", "minutes", "pause", "purge"),
+    *("group_configure", "groups", "limit", "latency_minutes", "list", "pause", "purge"),
     *("queue_register", "queues", "reschedule", "resume", "retry", "upcoming"),
     *("schedule_list", "schedule_pause", "schedule_remove", "schedule_run"),
 )

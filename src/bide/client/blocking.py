@@ -33,10 +33,10 @@ from bide.client.execute import (
     Call,
     ClientState,
     DeadlineExceeded,
-    Dialogue,
     Entries,
     Send,
     Sleep,
+    Steps,
     check_retry_for,
     execute,
     is_late,
@@ -373,7 +373,7 @@ class Client:
             found = self._nodes.setdefault(node, made)
         return found
 
-    def _go_on(self, steps: Dialogue, step: Send | Sleep) -> list[Any]:
+    def _go_on(self, steps: Steps, step: Send | Sleep) -> list[Any]:
         """Run this step of `execute` and all that follow; return the result."""
         only = self._routes.only
         try:

@@ -157,10 +157,10 @@ class ClientState(NamedTuple):
 
 _confirm_of: Final[Callable[[Command[Any]], Kinds]] = attrgetter("confirm")
 
-Dialogue = Generator[Send | Sleep, Any, list[Any]]
+Steps = Generator[Send | Sleep, Any, list[Any]]
 
 
-def execute(commands: Sequence[Command[Any]], state: ClientState) -> Dialogue:
+def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
     """Run commands; returns their results, with a `BideError` in place of each that failed.
 
     Raises:
@@ -248,7 +248,7 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Dialogue:
                 started, pause = time.monotonic(), _FIRST_PAUSE
             continue
         is_over = time.monotonic() - started + pause > state.retry_for
-        if is_over or all(commands[i].aside for i in pending):
+        if is_over or all(commands[i].best_effort for i in pending):
             gone = unavailable(problem, state.where)
             if len(pending) == len(commands):
                 raise gone

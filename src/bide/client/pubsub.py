@@ -66,15 +66,15 @@ class WakeListener:
                     if by == until:
                         return None
                     raise redis.TimeoutError("no answer to BLPOP")
-                hint = self._read()
+                message = self._read()
             except (redis.RedisError, OSError):
                 self._doubt()
                 self._drop()
                 if not self._is_cut:
                     time.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
                 return None
-            if hint is not None:
-                return hint
+            if message is not None:
+                return message
 
     def close(self) -> bool:
         """Stop listening; return whether there was an unread message."""
@@ -386,12 +386,12 @@ class AsyncWakeListener:
                 return None
             self._popping = None
             try:
-                hint = popping.result()
+                message = popping.result()
             except BideError:
                 await asyncio.sleep(max(0.0, min(RECONNECT_PAUSE, until - time.monotonic())))
                 return None
-            if hint is not None:
-                return hint[1]
+            if message is not None:
+                return message[1]
 
     async def close(self) -> bool:
         """Stop listening; return whether there was an unread message."""

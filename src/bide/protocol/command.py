@@ -34,7 +34,7 @@ class Command(NamedTuple, Generic[T]):
     followup: Callable[[Any], Command[T] | None] | None = None
     """Of a reply that has only a part of what was asked for: the command that asks for what is
     left, and has the result of both; else None."""
-    aside: bool = False
+    best_effort: bool = False
     """Of use, and not worth a repeat: it is sent again along with others, or not at all."""
 
 

@@ -181,7 +181,7 @@ class ServerBinding(Generic[C]):
         self._makes_known_at = time.monotonic() + (KNOWN_FOR if succeeded else REST)
 
 
-class QueueHome(NamedTuple):
+class TaskQueue(NamedTuple):
     """A queue, as the application has declared it."""
 
     queue: str
@@ -209,15 +209,15 @@ class QueueHome(NamedTuple):
         return resolve_prefix(self.prefix)
 
 
-_homes: Final[dict[QueueHome, dict[str, None]]] = {}
+_task_queues: Final[dict[TaskQueue, dict[str, None]]] = {}
 """Queue -> the names of its tasks."""
 
 
-def note_home(task: str, home: QueueHome) -> None:
+def note_task_queue(task: str, task_queue: TaskQueue) -> None:
     """Note that jobs of a task are enqueued on a queue."""
-    _homes.setdefault(home, {})[task] = None
+    _task_queues.setdefault(task_queue, {})[task] = None
 
 
-def known_homes() -> dict[QueueHome, list[str]]:
+def known_task_queues() -> dict[TaskQueue, list[str]]:
     """The queues that tasks belong to, and the names of those tasks."""
-    return {home: list(tasks) for home, tasks in _homes.items()}
+    return {task_queue: list(tasks) for task_queue, tasks in _task_queues.items()}

@@ -40,7 +40,7 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt, wanted
 from bide.protocol.commands.jobs import MOST_CHANGED
 from bide.protocol.keys import Keys
-from bide.queue.binding import Permit, QueueHome, ServerBinding
+from bide.queue.binding import Permit, ServerBinding, TaskQueue
 from bide.queue.dependencies import constraints_of, references
 from bide.queue.event_reader import EventReader
 from bide.tasks import middleware
@@ -166,9 +166,9 @@ class QueueCore(Generic[C]):
         return self._binding.seal if self.serializer == "pickle" else None
 
     @property
-    def _home(self) -> QueueHome:
+    def _task_queue(self) -> TaskQueue:
         """The queue's name, and the URL and prefix that it was given."""
-        return QueueHome(self.name, self._url, self._prefix)
+        return TaskQueue(self.name, self._url, self._prefix)
 
     @property
     def _binding(self) -> ServerBinding[C]:
@@ -298,13 +298,13 @@ class QueueCore(Generic[C]):
             commands: list[Command[Any]] = [*calls]
             if binding.makes_known:
                 known = queue_commands.register_queues(binding.everywhere, [self.name])
-                commands.append(known._replace(aside=True))
+                commands.append(known._replace(best_effort=True))
             yield Exchange(binding, commands)
 
 
 def _kind(job: Prepared) -> Kind:
     """The kind of a body's signature: without an id if another job may take the body over."""
-    return "item" if is_item(job.body) else "dedup" if has_dedup(job.terms) else "job"
+    return "item" if is_item(job.body) else "dedup" if has_dedup(job.constraints) else "job"
 
 
 class Exchange(NamedTuple):
@@ -335,7 +335,9 @@ class Exchange(NamedTuple):
 def signed(jobs: Sequence[Prepared], seal: Seal) -> Sequence[Prepared]:
     """Sign the jobs, if there is a key."""
     return [
-        job._replace(body=seal.sign(_kind(job), "" if has_dedup(job.terms) else job.id, job.body))
+        job._replace(
+            body=seal.sign(_kind(job), "" if has_dedup(job.constraints) else job.id, job.body)
+        )
         for job in jobs
     ]
 
@@ -390,7 +392,7 @@ def receipts_of(replies: Sequence[Receipt | BideError], jobs: Sequence[Prepared]
         receipts.append(reply)
     for receipt, job in zip(receipts, jobs, strict=True):
         if receipt.result == "rejected":
-            raise not_unique(receipt.id, repr(Constraints.read(job.terms.encode()).key))
+            raise not_unique(receipt.id, repr(Constraints.read(job.constraints.encode()).key))
     return receipts
 
 

@@ -34,7 +34,7 @@ class QueueRef(Protocol):
         ...
 
 
-def references(home: Any, parents: Parents) -> tuple[str, ...]:
+def references(own: Any, parents: Parents) -> tuple[str, ...]:
     """Return the ids of the parents of a job; `{queue}id` for a parent in another queue.
 
     Raises:
@@ -45,12 +45,12 @@ def references(home: Any, parents: Parents) -> tuple[str, ...]:
         listed = [parents]
     else:
         listed = list(parents)
-    found = tuple(dict.fromkeys(_reference(home, parent) for parent in listed))
+    found = tuple(dict.fromkeys(_reference(own, parent) for parent in listed))
     check_count(found)
     return found
 
 
-def _reference(home: Any, parent: Any) -> str:
+def _reference(own: Any, parent: Any) -> str:
     id = parent if isinstance(parent, str) else getattr(parent, "id", None)
     if not isinstance(id, str):
         raise UsageError(
@@ -60,14 +60,14 @@ def _reference(home: Any, parent: Any) -> str:
         queue, id = split_reference(id)
     else:
         other = getattr(parent, "queue", None)
-        queue = home.name if other is None else _same_server(home, other)
+        queue = own.name if other is None else _same_server(own, other)
     check_name(id, "depends_on")
     check_name(queue, "queue name")
-    return id if queue == home.name else f"{{{queue}}}{id}"
+    return id if queue == own.name else f"{{{queue}}}{id}"
 
 
-def _same_server(home: QueueRef, other: QueueRef) -> str:
-    if (other.url, other.prefix) != (home.url, home.prefix):
+def _same_server(own: QueueRef, other: QueueRef) -> str:
+    if (other.url, other.prefix) != (own.url, own.prefix):
         raise UsageError(
             f"A job of the queue {other.name!r} on another server or prefix cannot be waited for; "
             "have it enqueue what is to run after it."
@@ -121,24 +121,24 @@ def check_order(jobs: Sequence[Prepared]) -> None:
                     "call; put what is waited for first (jobs that wait for each other in a circle "
                     "would never run)."
                 )
-            if parent in positions and has_dedup(jobs[positions[parent]].terms):
+            if parent in positions and has_dedup(jobs[positions[parent]].constraints):
                 raise UsageError(
                     f"Job {job.id!r} waits for {parent!r}, which may be deduplicated; "
                     "enqueue that first, and have this one wait for what comes of it."
                 )
 
 
-def by_queue(home: str, parents: Sequence[str]) -> dict[str, list[str]]:
+def by_queue(own: str, parents: Sequence[str]) -> dict[str, list[str]]:
     """Group the ids of parents by queue."""
     found: dict[str, list[str]] = {}
     for parent in parents:
-        queue, id = split_reference(parent) if is_remote(parent) else (home, parent)
+        queue, id = split_reference(parent) if is_remote(parent) else (own, parent)
         found.setdefault(queue, []).append(id)
     return found
 
 
 def in_order(
-    home: str, parents: Sequence[str], read: dict[str, list[Snapshot | None]]
+    own: str, parents: Sequence[str], read: dict[str, list[Snapshot | None]]
 ) -> list[tuple[str, Snapshot]]:
     """Return the queues and the snapshots of parents in their original order.
 
@@ -153,7 +153,7 @@ def in_order(
     }
     found = []
     for parent in parents:
-        queue, id = split_reference(parent) if is_remote(parent) else (home, parent)
+        queue, id = split_reference(parent) if is_remote(parent) else (own, parent)
         snapshot = seen.get((queue, id))
         if snapshot is None:
             raise JobNotFound(
@@ -249,10 +249,10 @@ def _after(job: Prepared, parents: Sequence[Prepared], run_if: RunIf = "complete
     if not parents:
         return job
     check_count(ids)
-    check_apart(job.terms, waits=True)
-    words = [word for word in job.terms.split(" ") if word and not word.startswith("d=")]
+    check_apart(job.constraints, waits=True)
+    words = [word for word in job.constraints.split(" ") if word and not word.startswith("d=")]
     dependence = write_constraints(waits=True, run_if=run_if)
     if job.parents and dependence == "d=-":
-        dependence = next(word for word in job.terms.split(" ") if word.startswith("d="))
-    terms = " ".join([*words, dependence])
-    return job._replace(body=with_parents(job.body, ids), terms=terms, parents=ids)
+        dependence = next(word for word in job.constraints.split(" ") if word.startswith("d="))
+    constraints = " ".join([*words, dependence])
+    return job._replace(body=with_parents(job.body, ids), constraints=constraints, parents=ids)

@@ -78,7 +78,7 @@ class EventReader:
         """Return the command that holds the stream open."""
         return listen(self.keys, self.name, self.after)
 
-    def let_go(self) -> Command[Position]:
+    def release(self) -> Command[Position]:
         """Return the command that stops holding the stream open."""
         return listen(self.keys, self.name, self.after, 0)
 

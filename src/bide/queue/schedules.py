@@ -63,13 +63,13 @@ class ScheduleSpec(NamedTuple):
             PayloadError: the queue's serializer cannot encode the arguments.
         """
         job = self.queue.prepare(self.task, self.args, self.kwargs, **self.options)
-        if Constraints.read(job.terms.encode()).batches:
+        if Constraints.read(job.constraints.encode()).batches:
             raise UsageError(
                 f"{task_name(self.task)} batches the items of many calls, but a schedule creates "
                 "each job separately; schedule a task that calls queue.batch(...)."
             )
         body = of_schedule(job.body, self.name)
-        if has_dedup(job.terms):  # it may replace the body of another job
+        if has_dedup(job.constraints):  # it may replace the body of another job
             body = seal.sign("dedup", "", body)
         else:
             body = seal.sign("schedule", self.name, body)
@@ -81,7 +81,7 @@ class ScheduleSpec(NamedTuple):
             priority=job.priority,
             task=task_name(self.task),
             body=body,
-            terms=job.terms,
+            constraints=job.constraints,
         )
 
 

@@ -70,37 +70,39 @@ class QueueSide(QueueCore[blocking.Client]):
 def add_batches(queue: Queue, batches: Batches) -> list[Job[Any]]:
     """Add batch after batch; prepare and send the next one while the server adds one."""
     added: list[Job[Any]] = []
-    begun: _Begun | None = None
-    ahead: _Begun | None = None
+    pending: _Pending | None = None
+    ahead: _Pending | None = None
     is_smooth = queue._binding.known  # or the answer might be that a script is missing
     try:
         for batch in batches:
             with batches.sending(batch), around_sending(queue.name, batch):
-                begun, ahead = ahead, None
-                if begun is None and batches.are_several:
-                    begun = _begin(queue, batch)
+                pending, ahead = ahead, None
+                if pending is None and batches.are_several:
+                    pending = _begin(queue, batch)
                 if queue._binding.known:
                     batches.look_ahead()
                 if is_smooth and batches.ready and not middleware.in_use:
-                    ahead = _begin(queue, batches.ready, begun)
-                added += queue._send(batch) if begun is None else begun.end()
-                is_smooth = begun is not None and begun.is_smooth
+                    ahead = _begin(queue, batches.ready, pending)
+                added += queue._send(batch) if pending is None else pending.end()
+                is_smooth = pending is not None and pending.is_smooth
     finally:
-        for left in (begun, ahead):
+        for left in (pending, ahead):
             if left is not None:
                 left.drop()
     return added
 
 
-def _begin(queue: Queue, jobs: Sequence[Prepared], behind: _Begun | None = None) -> _Begun | None:
+def _begin(
+    queue: Queue, jobs: Sequence[Prepared], behind: _Pending | None = None
+) -> _Pending | None:
     binding = queue._binding
-    return _Begun(queue, jobs, behind) if binding.fake_server is None else None
+    return _Pending(queue, jobs, behind) if binding.fake_server is None else None
 
 
-class _Begun:
+class _Pending:
     """A batch whose first round trip may be in flight."""
 
-    def __init__(self, queue: Queue, jobs: Sequence[Prepared], behind: _Begun | None) -> None:
+    def __init__(self, queue: Queue, jobs: Sequence[Prepared], behind: _Pending | None) -> None:
         """Send the first round trip.
 
         Args:
@@ -124,7 +126,7 @@ class _Begun:
             self._in_flight = binding.client.begin(self._first.commands, before)
         self._rest: Iterator[Exchange] = chain(() if second is None else (second,), exchanges)
 
-    def _may_follow(self, other: _Begun) -> bool:
+    def _may_follow(self, other: _Pending) -> bool:
         if self._only is None or other._only is None or other._in_flight is None:
             return False
         return self._only.keys == other._only.keys

@@ -18,7 +18,7 @@ from bide.errors import UsageError
 from bide.model.durations import Duration, at_to_us, from_us, is_whole, to_us
 from bide.model.job import State
 from bide.protocol.scripts import SHARED_CLOCK
-from bide.queue.binding import _homes
+from bide.queue.binding import _task_queues
 from bide.queue.core import leave_overridden
 from bide.queue.schedules import _declared
 from bide.tasks.middleware import in_use
@@ -26,9 +26,9 @@ from bide.tasks.registry import _resources
 from bide.tasks.task import _registered
 from bide.testing.expect import JobSeen, Store
 from bide.testing.runner import (
-    AsyncStage,
+    AsyncRunner,
     Everything,
-    Stage,
+    Runner,
     Work,
     is_in_loop,
     run_job,
@@ -168,11 +168,11 @@ class TestBed(BedSchedules):
         if is_in_loop():
             raise UsageError("An event loop runs here: write `await bed.arun()` instead of run().")
         work = self._begin(until, limit)
-        stage = Stage()
+        runner = Runner()
         try:
-            return stage.play(_run_all(work, stage, raise_failures))
+            return runner.play(_run_all(work, runner, raise_failures))
         finally:
-            stage.close()
+            runner.close()
             self._end(work)
 
     async def arun(
@@ -185,11 +185,11 @@ class TestBed(BedSchedules):
         """`run`, in the event loop that runs now: coroutines in it, plain functions in threads."""
         __tracebackhide__ = True
         work = self._begin(until, limit)
-        stage = AsyncStage()
+        runner = AsyncRunner()
         try:
-            return await _run_all(work, stage, raise_failures)
+            return await _run_all(work, runner, raise_failures)
         finally:
-            await stage.close()
+            await runner.close()
             self._end(work)
 
     def _begin(self, until: Duration | datetime | None, limit: int) -> Work:
@@ -222,14 +222,14 @@ class TestBed(BedSchedules):
             )
 
 
-async def _run_all(work: Work, stage: Stage | AsyncStage, raise_failures: bool) -> list[JobSeen]:
+async def _run_all(work: Work, runner: Runner | AsyncRunner, raise_failures: bool) -> list[JobSeen]:
     __tracebackhide__ = True
     served = Everything()
     while (run := work.next()) is not None:
         if not work.seen:
-            await stage.wait(copy_context(), stage.inner.open())
-        performed = await run_job(run, served, stage)
-        seen = work.settle(run, performed)
+            await runner.wait(copy_context(), runner.inner.open())
+        job_run = await run_job(run, served, runner)
+        seen = work.settle(run, job_run)
         if raise_failures and seen is not None and seen.status is State.FAILED:
             raise seen.failure()
     return work.seen
@@ -254,7 +254,7 @@ def isolated_registry() -> Iterator[None]:
     """
     tasks, schedules = dict(_registered), dict(_declared)
     resources, middlewares = list(_resources), list(in_use)
-    homes = {home: dict(names) for home, names in _homes.items()}
+    task_queues = {task_queue: dict(names) for task_queue, names in _task_queues.items()}
     try:
         yield
     finally:
@@ -262,7 +262,7 @@ def isolated_registry() -> Iterator[None]:
         _registered.update(tasks)
         _declared.clear()
         _declared.update(schedules)
-        _homes.clear()
-        _homes.update(homes)
+        _task_queues.clear()
+        _task_queues.update(task_queues)
         _resources[:] = resources
         in_use[:] = middlewares

@@ -32,10 +32,10 @@ from bide.tasks.task import TaskRegistry
 from bide.testing.expect import JobSeen
 from bide.testing.runner import (
     WORKER,
-    AsyncStage,
+    AsyncRunner,
     Everything,
-    Performed,
-    Stage,
+    JobRun,
+    Runner,
     is_in_loop,
     outside_of_loops,
     run_job,
@@ -215,13 +215,13 @@ class Eager:
             lambda: FakeQueue(self._request_cancel)
         )
         self._running: dict[str, RunningJob] = {}
-        self._stage = Stage()
-        self._stages: dict[asyncio.AbstractEventLoop, AsyncStage] = {}
+        self._runner = Runner()
+        self._runners: dict[asyncio.AbstractEventLoop, AsyncRunner] = {}
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
         if is_in_loop():
-            self._stages[asyncio.get_running_loop()] = AsyncStage(
+            self._runners[asyncio.get_running_loop()] = AsyncRunner(
                 "A resource stays open until eager mode ends, and in an event loop only "
                 "`async with bide.testing.eager():` can wait until it is closed; write that."
             )
@@ -229,21 +229,21 @@ class Eager:
 
     def __exit__(self, *exc: object) -> None:
         self._close()
-        for loop, stage in self._stages.items():
-            if stage.is_idle or loop.is_closed():
+        for loop, runner in self._runners.items():
+            if runner.is_idle or loop.is_closed():
                 continue
             if loop.is_running():  # in another thread, or nothing would be open
-                asyncio.run_coroutine_threadsafe(stage.close(), loop).result()
+                asyncio.run_coroutine_threadsafe(runner.close(), loop).result()
             else:
-                loop.run_until_complete(stage.close())
+                loop.run_until_complete(runner.close())
 
     async def __aenter__(self) -> Self:
         return self._open()
 
     async def __aexit__(self, *exc: object) -> None:
-        stage = self._stages.pop(asyncio.get_running_loop(), None)
-        if stage is not None:
-            await stage.close()
+        runner = self._runners.pop(asyncio.get_running_loop(), None)
+        if runner is not None:
+            await runner.close()
         self.__exit__(*exc)
 
     def _open(self) -> Self:
@@ -253,7 +253,7 @@ class Eager:
     def _close(self) -> None:
         self._exit.close()
         leave_overridden()
-        outside_of_loops(self._stage.close)
+        outside_of_loops(self._runner.close)
 
     # -- what queues ask of their fake server (`bide.queue.binding`)
 
@@ -269,26 +269,26 @@ class Eager:
         """Run jobs, one after another; raises what the first that fails raises."""
         if is_in_loop():
             return outside_of_loops(lambda: self._enqueue_apart(keys, jobs))
-        return self._stage.play(self._run_all(keys, jobs, self._stage))
+        return self._runner.play(self._run_all(keys, jobs, self._runner))
 
     async def enqueue_async(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
         loop = asyncio.get_running_loop()
-        stage = self._stages.get(loop)
-        if stage is None:
-            stage = self._stages[loop] = AsyncStage()
-        return await self._run_all(keys, jobs, stage)
+        runner = self._runners.get(loop)
+        if runner is None:
+            runner = self._runners[loop] = AsyncRunner()
+        return await self._run_all(keys, jobs, runner)
 
     def _enqueue_apart(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
-        """On a stage of its own, because the one there is may be what waits for these jobs."""
-        stage = Stage()
+        """On a runner of its own, because the one there is may be what waits for these jobs."""
+        runner = Runner()
         try:
-            return stage.play(self._run_all(keys, jobs, stage))
+            return runner.play(self._run_all(keys, jobs, runner))
         finally:
-            stage.close()
+            runner.close()
 
     async def _run_all(
-        self, keys: Keys, jobs: Sequence[Prepared], stage: Stage | AsyncStage
+        self, keys: Keys, jobs: Sequence[Prepared], runner: Runner | AsyncRunner
     ) -> Taken:
         """Run jobs; raises the error of the first that fails."""
         queue = self._queues[keys.queue or ""]
@@ -296,8 +296,8 @@ class Eager:
         for job in jobs:
             receipt, run = self._begin(keys, job)
             if run is not None:
-                performed = await run_job(run, self._served, stage, retries=False)
-                failure = self._end(run, performed)
+                job_run = await run_job(run, self._served, runner, retries=False)
+                failure = self._end(run, job_run)
                 if failure is not None:
                     raise failure
             taken.append((receipt, queue.jobs[job.id]))
@@ -311,7 +311,7 @@ class Eager:
         if job.id in queue.jobs:
             return Receipt(job.id, 0, "duplicate"), None
         now_us = _now_us()
-        constraints = Constraints.read(job.terms.encode())
+        constraints = Constraints.read(job.constraints.encode())
         state, cause = self._stands(keys, job, constraints)
         body, due_us, record = job.body, 0, None
         if state is State.ACTIVE:
@@ -381,11 +381,11 @@ class Eager:
             return State.CANCELLED, None
         return State.ACTIVE, None
 
-    def _end(self, run: RunningJob, performed: Performed) -> BaseException | None:
+    def _end(self, run: RunningJob, job_run: JobRun) -> BaseException | None:
         """Note how a run ended; return what the enqueue raises, if anything."""
         id, queue = run.claimed.id, self._queues[run.queue_state.queue]
         self._running.pop(id, None)
-        ended = performed.ended
+        ended = job_run.ended
         now_us = _now_us()
         state = _STATES[ended.outcome]
         error = ended.data if ended.outcome in ("fail", "retry") else b""
@@ -397,11 +397,11 @@ class Eager:
             raw_notes=_notes(run, now_us, error),
         )
         queue.jobs[id] = job
-        seen = JobSeen(run.queue_state.seal, job, performed.error)
+        seen = JobSeen(run.queue_state.seal, job, job_run.error)
         self.jobs.append(seen)
         if ended.outcome != "fail" or not self._raise_failures:
             return None
-        return performed.error if isinstance(performed.error, Exception) else seen.failure()
+        return job_run.error if isinstance(job_run.error, Exception) else seen.failure()
 
     def _request_cancel(self, id: str) -> None:
         if id in self._running:

@@ -80,7 +80,7 @@ async def catch_async(coroutine: Coroutine[Any, Any, Any]) -> Caught:
         return None, error
 
 
-class AsyncStage:
+class AsyncRunner:
     """The event loop that runs now."""
 
     def __init__(self, opens_nothing: str = "") -> None:
@@ -91,10 +91,10 @@ class AsyncStage:
         self._orders: asyncio.Queue[tuple[Coroutine[Any, Any, None], asyncio.Future[None]]] = (
             asyncio.Queue()
         )
-        self._keeper: asyncio.Task[None] | None = None
+        self._owner: asyncio.Task[None] | None = None
 
     @property
-    def inner(self) -> AsyncStage:
+    def inner(self) -> AsyncRunner:
         """Where resources are open: here."""
         return self
 
@@ -124,25 +124,25 @@ class AsyncStage:
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to close."""
-        return self._keeper is None
+        return self._owner is None
 
     async def close(self) -> None:
         """Close what is open."""
-        if self._keeper is not None:
+        if self._owner is not None:
             await self._keep(self.lifespan.close())
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-            self._keeper = None
+            self._owner.cancel()
+            await asyncio.wait([self._owner])
+            self._owner = None
 
     async def _keep(self, order: Coroutine[Any, Any, None]) -> None:
         """Have one task open and close everything: a cancel scope must be left where entered."""
-        if self._keeper is None:
-            self._keeper = self._loop.create_task(self._obey())
+        if self._owner is None:
+            self._owner = self._loop.create_task(self._serve())
         done: asyncio.Future[None] = self._loop.create_future()
         self._orders.put_nowait((order, done))
         await done
 
-    async def _obey(self) -> None:
+    async def _serve(self) -> None:
         while True:
             order, done = await self._orders.get()
             try:
@@ -156,19 +156,19 @@ class AsyncStage:
                 done.set_result(None)
 
 
-class Stage:
+class Runner:
     """This thread, and an event loop for the coroutines that it waits for."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._inner: AsyncStage | None = None
+        self._event_loop = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._inner: AsyncRunner | None = None
         self._lock = threading.RLock()
 
     @property
-    def inner(self) -> AsyncStage:
+    def inner(self) -> AsyncRunner:
         """Where resources are open: in the event loop."""
         if self._inner is None:
-            self._inner = self._runner.run(_make())
+            self._inner = self._event_loop.run(_make())
         return self._inner
 
     def play(self, steps: Coroutine[Any, Any, T]) -> T:
@@ -190,20 +190,20 @@ class Stage:
 
     async def wait(self, context: Context, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine."""
-        return self._runner.run(coroutine, context=context)
+        return self._event_loop.run(coroutine, context=context)
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self._runner.run(coroutine, context=copy_context())
+        return self._event_loop.run(coroutine, context=copy_context())
 
     def close(self) -> None:
         """Close what is open, then the event loop."""
         if self._inner is not None:
-            self._runner.run(self._inner.close())
-        self._runner.close()
+            self._event_loop.run(self._inner.close())
+        self._event_loop.close()
 
 
-async def _make() -> AsyncStage:
-    return AsyncStage()
+async def _make() -> AsyncRunner:
+    return AsyncRunner()
 
 
 def is_in_loop() -> bool:
@@ -242,7 +242,7 @@ class Everything(TaskRegistry):
         return True
 
 
-class Performed(NamedTuple):
+class JobRun(NamedTuple):
     """How a run ended."""
 
     ended: Ended
@@ -250,9 +250,9 @@ class Performed(NamedTuple):
 
 
 async def run_job(
-    run: RunningJob, served: TaskRegistry, stage: Stage | AsyncStage, *, retries: bool = True
-) -> Performed:
-    """Run a job, with the resources of a stage; without `retries`, any error is the last."""
+    run: RunningJob, served: TaskRegistry, runner: Runner | AsyncRunner, *, retries: bool = True
+) -> JobRun:
+    """Run a job, with the resources of a runner; without `retries`, any error is the last."""
     context = copy_context()
     value: Any = None
     error: BaseException | None = None
@@ -263,18 +263,18 @@ async def run_job(
         error = refused
     else:
         if target.signature.injected:
-            await stage.wait(context, stage.inner.open_for(target.signature.injected.values()))
+            await runner.wait(context, runner.inner.open_for(target.signature.injected.values()))
         try:
-            call = context.run(prepare, run, target, stage.inner.lifespan)
+            call = context.run(prepare, run, target, runner.inner.lifespan)
         except BideError as refused:
             error = refused
     if call is None:
         context.run(enter, run.job or run.as_job())
         run.missing = False  # no other worker could have the code, so do not wait for one
     elif call.target.is_async:
-        value, error = await stage.wait(context, catch_async(_in_time(run, call)))
+        value, error = await runner.wait(context, catch_async(_in_time(run, call)))
     else:
-        value, error = await stage.call(context, partial(catch, call.run))
+        value, error = await runner.call(context, partial(catch, call.run))
     if not retries:
         run.policy = run.policy._replace(retry=NO_RETRY, has_retry=False)
     if error is None:
@@ -282,9 +282,9 @@ async def run_job(
     else:
         judged = context.run(outcome.raised, run, error, served, in_run=call is not None)
     if failure_hooks.is_due(judged):
-        await stage.call(context, partial(failure_hooks.call, run, judged, served))
+        await runner.call(context, partial(failure_hooks.call, run, judged, served))
     failed = judged.value if isinstance(judged.value, BaseException) else error
-    return Performed(judged.ended, error if judged.ended.outcome == "complete" else failed)
+    return JobRun(judged.ended, error if judged.ended.outcome == "complete" else failed)
 
 
 async def _in_time(run: RunningJob, call: Invocation) -> Any:
@@ -347,18 +347,18 @@ class Work:
             if due.passes_us <= due.now_us:
                 self._claim(due.queue_state, 0)
 
-    def settle(self, run: RunningJob, performed: Performed) -> JobSeen | None:
+    def settle(self, run: RunningJob, job_run: JobRun) -> JobSeen | None:
         """Tell the server how a run ended; the job afterwards, None if it is no more."""
         queue_state, claimed = run.queue_state, run.claimed
         # One after another: of calls that share a round trip, one whose script the server does not
         # have yet runs last.
         while notes := queue_state.take_notes():
             self._client.run_many(notes)
-        self._client.run(queue_state.settle([performed.ended.settle(claimed)]))
+        self._client.run(queue_state.settle([job_run.ended.settle(claimed)]))
         (snapshot,) = self._client.run(job_commands.fetch(queue_state.keys, [claimed.id]))
         if snapshot is None:
             return None
-        seen = JobSeen(queue_state.seal, snapshot, performed.error)
+        seen = JobSeen(queue_state.seal, snapshot, job_run.error)
         self.seen.append(seen)
         return seen
 

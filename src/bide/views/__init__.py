@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from bide.views import jobs, queues, schedules, timeline
-from bide.views.params import Asked
+from bide.views.params import Params
 from bide.views.site import AsyncSite
 
-Read = Callable[[AsyncSite, Asked], Awaitable[dict[str, Any]]]
+Read = Callable[[AsyncSite, Params], Awaitable[dict[str, Any]]]
 
 READS: Final[dict[str, Read]] = {
     "timeline": timeline.timeline,

@@ -1,4 +1,4 @@
-"""The heat map of lateness as a picture: time from left to right, lateness upward."""
+"""Draw charts: the timeline of due jobs, and the heat map of lateness."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ STYLES: Final = ("on", "on", "on", "soon", "soon", "late", "late", "late", "late
 """How each band of lateness is filled, the least late first."""
 
 
-def draw_heat(shown: dict[str, Any]) -> dict[str, Any] | None:
-    """The picture of what `reads.lateness` has read; None where nothing has begun.
+def draw_heatmap(shown: dict[str, Any]) -> dict[str, Any] | None:
+    """Draw what `timeline.lateness` has read as a heat map; None if no job has started.
 
     The strength of a cell, from 0 to 1, says how many there are beside the most; by magnitudes, so
     that few can be seen.
@@ -69,7 +69,7 @@ TICKS: Final = 7
 
 
 def draw(shown: dict[str, Any]) -> dict[str, Any] | None:
-    """The picture of what `reads.timeline` has read; None where there is no queue yet.
+    """Draw what `timeline.timeline` has read; None if there is no queue yet.
 
     A bar of the whole height has `top` jobs; that of the fullest stretch, with `highest`, may be
     cut. The parts of a bar are style, place and height.

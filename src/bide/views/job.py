@@ -122,15 +122,15 @@ def full(seen: FoundJob) -> dict[str, Any]:
         return known | {"data": read(snapshot.data)}
     payload = ("parents", "args", "kwargs", "meta", "schedule", "result")
     known |= {name: read(getattr, job, name) for name in payload}
-    name, turn, terms, progress = job.group, snapshot.turn, snapshot.constraints, job.progress
-    unique = {"key": terms.key, "how": describe_dedup(terms.dedup or "")}
+    name, turn, constraints, progress = job.group, snapshot.turn, snapshot.constraints, job.progress
+    unique = {"key": constraints.key, "how": describe_dedup(constraints.dedup or "")}
     return known | {
         **report(job, "expires", "expired", "cancelled_by"),
         "group": None if name is None else {"name": name, "waits": turn and turn._asdict()},
         "waits_for": list(snapshot.awaited),
         "waits_for_count": snapshot.awaits,
         "schedule_time": moment_json(job.schedule_time if known["schedule"] else None),
-        "unique": None if terms.dedup is None else unique,
+        "unique": None if constraints.dedup is None else unique,
         "progress": progress and report(progress, "fraction", "text", "at"),
         "logs": [report(line, "at", "text") for line in job.logs],
     }

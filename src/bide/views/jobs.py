@@ -26,8 +26,8 @@ from bide.protocol.commands import jobs as job_commands
 from bide.queue.explain import Read, Reason, explain
 from bide.queue.job_view import not_found
 from bide.views.job import FoundJob, error_line, masked_brief, masked_full, searched, why_report
-from bide.views.params import Asked, moment_json
-from bide.views.queues import family, hidden
+from bide.views.params import Params, moment_json
+from bide.views.queues import dependencies, hidden
 from bide.views.site import AsyncSite, Mask, largest
 from bide.views.verbs import UNBEGUN
 
@@ -61,7 +61,7 @@ BACK: Final = 200
 """Places by which it goes back where it has met nothing that it knows."""
 
 
-class Walk:
+class Paging:
     """How far a list was read."""
 
     def __init__(self, start: int = 0, known: Sequence[str] = ()) -> None:
@@ -130,20 +130,20 @@ class Filter:
     due_before_us: int | None = None
 
     @classmethod
-    def read(cls, asked: Asked) -> Filter:
+    def read(cls, params: Params) -> Filter:
         """Read `state`, `task`, `error`, `kind`, `text`, `since` and `until`.
 
         Raises:
             UsageError: a parameter is invalid.
         """
         return cls(
-            states=asked.states(),
-            task=_pattern(asked.text("task")),
-            error=_pattern(asked.text("error")),
-            kind=asked.text("kind"),
-            text=asked.text("text"),
-            since_us=asked.moment_us("since"),
-            until_us=asked.moment_us("until"),
+            states=params.states(),
+            task=_pattern(params.text("task")),
+            error=_pattern(params.text("error")),
+            kind=params.text("kind"),
+            text=params.text("text"),
+            since_us=params.moment_us("since"),
+            until_us=params.moment_us("until"),
         )
 
     @property
@@ -240,16 +240,16 @@ class Scan:
         }
         self.total = sum(self.states[state] for state in self.wanted.states)
         self.looked, most = begin.looked, begin.looked + self.look
-        walk, behind = Walk(begin.start, begin.behind), begin.behind
+        paging, behind = Paging(begin.start, begin.behind), begin.behind
         for state, queue in lists[lists.index((begin.state, begin.queue)) :] if lists else []:
-            while getattr(counts[queue], state) and not walk.is_over:
+            while getattr(counts[queue], state) and not paging.is_over:
                 if self.looked >= most:
-                    self.next = Place(walk.start, self.looked, state, queue, behind)
+                    self.next = Place(paging.start, self.looked, state, queue, behind)
                     return
-                start, size = walk.page(min(_READ, most - self.looked))
+                start, size = paging.page(min(_READ, most - self.looked))
                 command = job_commands.listing(self.site.keys(queue), state, start, size)
                 ids = await self.site.client.run(command)
-                fresh = walk.read(ids)
+                fresh = paging.read(ids)
                 by_id: dict[str, Snapshot] = {
                     s.id: s for s in await self.site.fetch(queue, [*fresh])
                 }
@@ -259,7 +259,7 @@ class Scan:
                     behind = (id,) if state in _MOVING else ()
                     if id in by_id:
                         yield FoundJob(queue, by_id[id]), place
-            walk, behind = Walk(), ()
+            paging, behind = Paging(), ()
 
 
 class Place(NamedTuple):
@@ -305,17 +305,17 @@ class Place(NamedTuple):
 PAGE: Final = 50
 
 
-async def jobs(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def jobs(site: AsyncSite, params: Params) -> dict[str, Any]:
     """Return a page of the jobs that match, and how many jobs were searched for them.
 
     Raises:
         UsageError: a parameter is invalid.
         NotFound: there is no queue `q`.
     """
-    queues = await site.known(asked.text("q"))
-    wanted, after = Filter.read(asked), asked.text("after")
+    queues = await site.known(params.text("q"))
+    wanted, after = Filter.read(params), params.text("after")
     scan = Scan(site, queues, wanted, look=LOOK, after=after)
-    found = await scan.run(asked.number("count", PAGE, 500) or PAGE)
+    found = await scan.run(params.number("count", PAGE, 500) or PAGE)
     if wanted.text and not after:  # the text may be a job id, which needs no search
         met = {seen.id for seen in found}
         named = await _named(site, queues, wanted)
@@ -350,15 +350,15 @@ async def _named(site: AsyncSite, queues: Sequence[str], wanted: Filter) -> list
     return [seen for seen in found if wanted.fits(seen, site.mask)]
 
 
-async def job(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def job(site: AsyncSite, params: Params) -> dict[str, Any]:
     """Everything that is known of a job; without `q` it is looked for in all queues.
 
     Raises:
         JobNotFound: there is none.
         NotFound: there is no queue `q`.
     """
-    id = asked.text("id")
-    names = await site.known(asked.text("q"))
+    id = params.text("id")
+    names = await site.known(params.text("q"))
     commands = [job_commands.fetch(site.keys(name), [id]) for name in names] if id else []
     for name, (snapshot,) in zip(names, await site.client.run_many(commands), strict=False):
         if snapshot is not None:
@@ -366,7 +366,7 @@ async def job(site: AsyncSite, asked: Asked) -> dict[str, Any]:
             run = snapshot.run
             lease = snapshot.since_us if snapshot.state == State.ACTIVE else None
             return shown | {
-                **(await family(site, name, snapshot)),
+                **(await dependencies(site, name, snapshot)),
                 "ended": snapshot.state in FINISHED,
                 "first_due": run and moment_json(from_us(run.first_us)),
                 "lease_until": lease and moment_json(from_us(lease)),
@@ -376,13 +376,13 @@ async def job(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     raise not_found(id)
 
 
-def read_range(asked: Asked) -> tuple[int, int]:
+def read_range(params: Params) -> tuple[int, int]:
     """The range from `from` on and before `to`, in microseconds.
 
     Raises:
         UsageError: one is missing, or they are the wrong way round.
     """
-    from_us, to_us = asked.moment_us("from"), asked.moment_us("to")
+    from_us, to_us = params.moment_us("from"), params.moment_us("to")
     if from_us is None or to_us is None:
         raise UsageError("A range needs from= and to=; choose one on the timeline.")
     if from_us >= to_us:
@@ -390,16 +390,16 @@ def read_range(asked: Asked) -> tuple[int, int]:
     return from_us, to_us
 
 
-async def stretch(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def stretch(site: AsyncSite, params: Params) -> dict[str, Any]:
     """Count the jobs of each queue that are due from `from` on and before `to`; return some.
 
     Raises:
         UsageError: a parameter is invalid.
         NotFound: there is no queue `q`.
     """
-    after_us, before_us = read_range(asked)
-    start = asked.number("start", 0, 1_000_000_000)
-    names = await site.known(asked.text("q"))
+    after_us, before_us = read_range(params)
+    start = params.number("start", 0, 1_000_000_000)
+    names = await site.known(params.text("q"))
     pages = await site.client.run_many(
         [job_commands.list_due(site.keys(name), after_us, before_us, start, PAGE) for name in names]
     )
@@ -480,14 +480,14 @@ class _Group:
         }
 
 
-async def failures(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def failures(site: AsyncSite, params: Params) -> dict[str, Any]:
     """Failed jobs by kind of error: numbers and what is quoted may differ within a kind.
 
     Raises:
         NotFound: there is no queue `q`.
     """
     groups: dict[str, _Group] = {}
-    names = await site.known(asked.text("q"))
+    names = await site.known(params.text("q"))
     counts = {name: each.failed for name, each in (await site.counts(names)).items() if each.failed}
     shown = largest(list(counts), MOST_QUEUES, counts.__getitem__)
     looked = 0

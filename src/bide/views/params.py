@@ -90,7 +90,7 @@ _EARLIEST_US: Final = 10**14
 """A smaller number is taken for seconds or milliseconds by mistake, and refused."""
 
 
-class Asked(dict[str, str]):
+class Params(dict[str, str]):
     """Parameters by name; of one that is repeated, the last. Ids may have odd bytes."""
 
     def __init__(self, text: str | bytes) -> None:

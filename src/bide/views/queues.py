@@ -17,20 +17,20 @@ from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import BEGIN, GroupCounts, Page, WorkerInfo
 from bide.queue.dependencies import by_queue
 from bide.views.job import describe, masked_brief
-from bide.views.params import Asked, moment_json, report
+from bide.views.params import Params, moment_json, report
 from bide.views.site import HIDDEN, AsyncSite
 from bide.views.timeline import last_minutes, summarize_lateness
 
 
-async def groups(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def groups(site: AsyncSite, params: Params) -> dict[str, Any]:
     """Some of the groups of `q`, those with most jobs first; from `after` on.
 
     Raises:
         NotFound: there is no queue `q`.
         UsageError: `q` is not given, or `after` is none that was told.
     """
-    queue = await site.one(asked.text("q"))
-    after = asked.text("after") or BEGIN
+    queue = await site.one(params.text("q"))
+    after = params.text("after") or BEGIN
     if not (after.isascii() and after.isdecimal()) or len(after) > 20:
         raise UsageError(
             f"after={after[:60]!r} is not a place in the list of groups; leave it out."
@@ -75,13 +75,13 @@ def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
     ]
 
 
-async def workers(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def workers(site: AsyncSite, params: Params) -> dict[str, Any]:
     """The workers that live or hold a job.
 
     Raises:
         NotFound: there is no queue `q`.
     """
-    names = await site.known(asked.text("q"))
+    names = await site.known(params.text("q"))
     seen = await site.workers()
     return {"workers": workers_report([w for w in seen if set(names) & set(w.about.queues)])}
 
@@ -119,7 +119,7 @@ GROUPS: Final = 10
 _NEXT: Final = 10
 
 
-async def queues(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def queues(site: AsyncSite, params: Params) -> dict[str, Any]:
     """All queues with their jobs by state, and how many workers serve each."""
     names = await site.queues()
     counts = await site.counts(names)
@@ -132,14 +132,14 @@ async def queues(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     return {"now": now, "queues": shown, "workers": len(seen)}
 
 
-async def queue(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def queue(site: AsyncSite, params: Params) -> dict[str, Any]:
     """One queue: its counts, what is due next, who serves it, how late its jobs began lately.
 
     Raises:
         UsageError: `q` is not given.
         NotFound: there is no queue `q`.
     """
-    name = await site.one(asked.text("q"))
+    name = await site.one(params.text("q"))
     keys = site.keys(name)
     counts, ahead, found = await site.client.run_many(
         [
@@ -166,7 +166,7 @@ async def queue(site: AsyncSite, asked: Asked) -> dict[str, Any]:
         "groups": (shown := piece(found))["groups"][:GROUPS],
         "more_groups": shown["next"] is not None or len(shown["groups"]) > GROUPS,
         "upcoming": [masked_brief(name, snapshot, site.mask) for snapshot in coming],
-        **await workers(site, asked),
+        **await workers(site, params),
     }
 
 
@@ -174,7 +174,7 @@ MOST_RELATED: Final = 20
 """Parents and children that are named, at most."""
 
 
-async def family(site: AsyncSite, queue: str, snapshot: Snapshot) -> dict[str, Any]:
+async def dependencies(site: AsyncSite, queue: str, snapshot: Snapshot) -> dict[str, Any]:
     """Parents and children of a job, those of queues that are not shown without a name."""
     if snapshot.is_item:
         return {}
@@ -207,16 +207,16 @@ def hidden(reference: str, shown: set[str]) -> str:
 
 
 async def _named(
-    site: AsyncSite, home: str, references: Sequence[str], shown: set[str]
+    site: AsyncSite, own: str, references: Sequence[str], shown: set[str]
 ) -> list[dict[str, Any]]:
     """Where each is, what it is and how it stands; a state of None for one that is no more."""
     seen: dict[tuple[str, str], Snapshot] = {}
-    for queue, ids in by_queue(home, references).items():
+    for queue, ids in by_queue(own, references).items():
         if queue in shown:
             seen |= {(queue, one.id): one for one in await site.fetch(queue, ids)}
     named: list[dict[str, Any]] = []
     for reference in references:
-        queue, id = split_reference(reference) if is_remote(reference) else (home, reference)
+        queue, id = split_reference(reference) if is_remote(reference) else (own, reference)
         if queue not in shown:
             named.append({"queue": None, "id": HIDDEN, "state": None, "description": None})
             continue

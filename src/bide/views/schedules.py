@@ -15,7 +15,7 @@ from bide.model.durations import at_to_us, from_us
 from bide.model.schedule import Schedule, Timing, check_schedule_name
 from bide.protocol.commands.schedules import read_page, read_schedules
 from bide.queue.schedules import found
-from bide.views.params import Asked, moment_json, report
+from bide.views.params import Params, moment_json, report
 from bide.views.site import AsyncSite
 
 
@@ -62,14 +62,14 @@ MOST: Final = 500
 """Schedules that are read at most."""
 
 
-async def schedules(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def schedules(site: AsyncSite, params: Params) -> dict[str, Any]:
     """The schedules of `q`, or of all queues, with the next times of each.
 
     Raises:
         NotFound: there is no queue `q`.
     """
     read: list[FoundSchedule] = []
-    for queue in await site.known(asked.text("q")):
+    for queue in await site.known(params.text("q")):
         read += await read_some(site, queue, MOST - len(read))
     listed = [_report(seen) for seen in read]
     listed.sort(key=lambda each: (each["next"] is None, each["next"] or "", each["name"]))
@@ -80,7 +80,7 @@ async def schedules(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     }
 
 
-async def schedule(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def schedule(site: AsyncSite, params: Params) -> dict[str, Any]:
     """The schedule `name` of the queue `q`, with its next times.
 
     Raises:
@@ -88,7 +88,7 @@ async def schedule(site: AsyncSite, asked: Asked) -> dict[str, Any]:
         NotFound: there is no queue `q`.
         ScheduleNotFound: it has no such schedule.
     """
-    return describe_schedule(await named(site, asked))
+    return describe_schedule(await named(site, params))
 
 
 def describe_schedule(seen: FoundSchedule) -> dict[str, Any]:
@@ -96,10 +96,10 @@ def describe_schedule(seen: FoundSchedule) -> dict[str, Any]:
     return {"now": moment_json(seen.now), **_report(seen), "stand": seen.schedule.stand}
 
 
-async def named(site: AsyncSite, asked: Asked) -> FoundSchedule:
+async def named(site: AsyncSite, params: Params) -> FoundSchedule:
     """Find the schedule that is named; raises as `schedule` does."""
-    queue = await site.one(asked.text("q"))
-    name = check_schedule_name(asked.text("name"))
+    queue = await site.one(params.text("q"))
+    name = check_schedule_name(params.text("name"))
     page = await site.client.run(read_schedules(site.keys(queue), [name]))
     one = found(next(iter(page.schedules), None), name, queue)
     return FoundSchedule(queue, one, from_us(page.now_us))
@@ -140,7 +140,7 @@ TIMES: Final = 50_000
 minutes of a month, and some. Those of intervals are not counted one by one."""
 
 
-class Firings(NamedTuple):
+class ScheduleTimes(NamedTuple):
     """What schedules will fire."""
 
     counts: Mapping[str, Counter[int]]
@@ -151,9 +151,9 @@ class Firings(NamedTuple):
     """Schedules that are not counted, for there are too many."""
 
 
-async def firings(
+async def schedule_times(
     site: AsyncSite, queues: Mapping[str, int], from_us: int, to_us: int, step_us: int
-) -> Firings:
+) -> ScheduleTimes:
     """How many times of schedules fall into each stretch of a span.
 
     Args:
@@ -170,7 +170,7 @@ async def firings(
             owned += [(queue, seen.schedule) for seen in read]
     # In a thread: to reckon so many times takes longer than others who are served can wait.
     counts, until_us = await asyncio.to_thread(_count, tuple(owned), from_us, to_us, step_us)
-    return Firings(counts, until_us, max(0, sum(queues.values()) - len(owned)))
+    return ScheduleTimes(counts, until_us, max(0, sum(queues.values()) - len(owned)))
 
 
 @lru_cache(maxsize=16)  # a page that is live asks again and again

@@ -25,8 +25,8 @@ from bide.model.limits import per_second
 from bide.protocol.command import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.jobs import QueueStats, Timeline
-from bide.views.params import Asked, moment_json, report
-from bide.views.schedules import firings
+from bide.views.params import Params, moment_json, report
+from bide.views.schedules import schedule_times
 from bide.views.site import AsyncSite, largest
 
 LEAST: Final = 100
@@ -198,15 +198,15 @@ costs the server."""
 _ENDED: Final = ("completed", "failed")
 
 
-async def timeline(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def timeline(site: AsyncSite, params: Params) -> dict[str, Any]:
     """How many jobs are due when, over the `span` minute, hour, day or month; of `q`, or of all.
 
     Raises:
         UsageError: there is no such span.
         NotFound: there is no queue `q`.
     """
-    name, span = asked.choice("span", TIMELINE_SPANS, "hour")
-    there = await site.known(asked.text("q"))
+    name, span = params.choice("span", TIMELINE_SPANS, "hour")
+    there = await site.known(params.text("q"))
     counts = await site.counts(there)
     shown = largest(there, MOST_QUEUES, lambda queue: counts[queue].delayed + counts[queue].waiting)
     offset = -span.back * span.step_us
@@ -217,7 +217,7 @@ async def timeline(site: AsyncSite, asked: Asked) -> dict[str, Any]:
     lines: dict[str, Timeline] = dict(zip(shown, await site.client.run_many(commands), strict=True))
     first = next(iter(lines.values()), None)
     from_to = (first.from_us, first.to_us) if first else (0, 0)
-    fired = await firings(
+    fired = await schedule_times(
         site, {queue: counts[queue].schedules for queue in shown}, *from_to, span.step_us
     )
     found = await bursts(site, lines, counts)
@@ -307,15 +307,15 @@ _CALL: Final = 480
 _NONE: Final = Histogram({})
 
 
-async def lateness(site: AsyncSite, asked: Asked) -> dict[str, Any]:
+async def lateness(site: AsyncSite, params: Params) -> dict[str, Any]:
     """How late jobs began over the last `span` hour, day or week; of `q`, or of all queues.
 
     Raises:
         UsageError: there is no such span.
         NotFound: there is no queue `q`.
     """
-    name, span = asked.choice("span", SPANS, "hour")
-    there = await site.known(asked.text("q"))
+    name, span = params.choice("span", SPANS, "hour")
+    there = await site.known(params.text("q"))
     counts = await site.counts(there)
     shown = largest(there, span.queues, lambda queue: sum(counts[queue].totals.values()))
     minutes = {queue: await last_minutes(site, queue, span.minutes) for queue in shown}

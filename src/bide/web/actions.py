@@ -31,13 +31,13 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as ops
 from bide.queue.schedules import found, ran
 from bide.views.jobs import read_range
-from bide.views.params import LATEST_US, Asked
+from bide.views.params import LATEST_US, Params
 from bide.views.schedules import FoundSchedule, describe_schedule, foreseen, named
 from bide.views.site import AsyncSite
 from bide.views.verbs import VERBS, results
 from bide.web.access import Refused, Role, status_and_sentence
 from bide.web.pages import render
-from bide.web.selection import MOST, Chosen, choose, given, read_wish
+from bide.web.selection import MOST, Selection, choose, given, read_wish
 
 MOST_STEPS: Final = 1_000
 """Moments over which jobs are spread, at most."""
@@ -49,7 +49,7 @@ _OF_ONE_FORM: Final = ("sure", "as_of", "after")
 """Fields that the form for the remaining jobs sets to new values."""
 
 
-async def change_jobs(site: AsyncSite, request: Request, asked: Asked, verb: str) -> Response:
+async def change_jobs(site: AsyncSite, request: Request, params: Params, verb: str) -> Response:
     """Show which jobs a form selects, or change them.
 
     Raises:
@@ -57,38 +57,38 @@ async def change_jobs(site: AsyncSite, request: Request, asked: Asked, verb: str
         NotFound: there is no such queue.
     """
     does = VERBS[verb]
-    if not (does.leaves_list or asked.text("id") or asked.text("from")):
+    if not (does.leaves_list or params.text("id") or params.text("from")):
         raise UsageError(f"{does.label} which jobs? Give an id, or a range: from= and to=.")
-    what = _what(verb, asked)  # checks the form before anything is asked or done
-    chosen = await choose(site, asked, does.possible)
-    if not chosen.named and chosen.total > MOST and asked.text("from"):
-        _check_rest(verb, asked, chosen)
-    shown: dict[str, Any] = {"role": Role.OPERATOR, "asked": asked, "site": site}
-    shown |= {"verb": does, "what": what, "chosen": chosen}
-    fields = [(name, value) for name, value in asked.pairs if value and name not in _OF_ONE_FORM]
-    shown_before = asked.number("sure", 0, LATEST_US)
-    if not chosen.named and not 0 < chosen.count <= shown_before:
-        sure = [*fields, ("after", asked.text("after")), ("as_of", chosen.as_of_us)]
-        rest = chosen.rest(Counter())
+    what = _what(verb, params)  # checks the form before anything is asked or done
+    selection = await choose(site, params, does.possible)
+    if not selection.named and selection.total > MOST and params.text("from"):
+        _check_rest(verb, params, selection)
+    shown: dict[str, Any] = {"role": Role.OPERATOR, "params": params, "site": site}
+    shown |= {"verb": does, "what": what, "selection": selection}
+    fields = [(name, value) for name, value in params.pairs if value and name not in _OF_ONE_FORM]
+    shown_before = params.number("sure", 0, LATEST_US)
+    if not selection.named and not 0 < selection.count <= shown_before:
+        sure = [*fields, ("after", params.text("after")), ("as_of", selection.as_of_us)]
+        rest = selection.rest(Counter())
         return render(request, "confirm", fields=sure, rest=_after(fields, rest), **shown)
-    came, trouble = await _do(site, verb, asked, chosen)
+    came, error = await _do(site, verb, params, selection)
     words: Counter[str] = sum(came.values(), Counter())
-    if trouble and (chosen.named or not words):
-        raise trouble
-    if chosen.named and set(words) <= set(does.fine) and verb != "delete":
-        ((queue, (id,)),) = chosen.ids.items()
+    if error and (selection.named or not words):
+        raise error
+    if selection.named and set(words) <= set(does.fine) and verb != "delete":
+        ((queue, (id,)),) = selection.ids.items()
         return _to(request, "job", q=queue, id=id)
     moved = Counter({queue: each["ok"] for queue, each in came.items()})
-    status, problem = status_and_sentence(trouble) if trouble else (200, None)
+    status, problem = status_and_sentence(error) if error else (200, None)
     return render(
         request,
         "done",
         status,
         problem=problem,
-        untold=chosen.count - words.total(),
+        untold=selection.count - words.total(),
         changed=sum(words[word] for word in does.fine),
         others={word: n for word, n in words.items() if word not in does.fine},
-        rest=None if trouble else _after(fields, chosen.rest(moved)),
+        rest=None if error else _after(fields, selection.rest(moved)),
         **shown,
     )
 
@@ -98,14 +98,14 @@ def _after(fields: list[tuple[str, str]], rest: str | None) -> list[tuple[str, s
     return None if rest is None else [*fields, ("after", rest)]
 
 
-def _check_rest(verb: str, asked: Asked, chosen: Chosen) -> None:
+def _check_rest(verb: str, params: Params, selection: Selection) -> None:
     """Refuse what could not go on: those that were moved would be taken for those that are left."""
-    (from_us, to_us), now_us = read_range(asked), chosen.as_of_us
+    (from_us, to_us), now_us = read_range(params), selection.as_of_us
     match verb:
         case "spread":
-            first_us, last_us = now_us, now_us + _over_us(asked)
+            first_us, last_us = now_us, now_us + _over_us(params)
         case "reschedule":
-            when = _when(asked)
+            when = _when(params)
             first_us = last_us = int(when[1:]) + (now_us if when[0] == "+" else 0)
         case "promote":
             first_us = last_us = now_us
@@ -118,61 +118,61 @@ def _check_rest(verb: str, asked: Asked, chosen: Chosen) -> None:
         )
 
 
-def _what(verb: str, asked: Asked) -> str:
+def _what(verb: str, params: Params) -> str:
     """Return the rest of the sentence that says what would be done."""
     if verb == "spread":
-        return f"evenly over the next {describe(_over_us(asked) / 1e6)}"
+        return f"evenly over the next {describe(_over_us(params) / 1e6)}"
     if verb == "reschedule":
-        when = _when(asked)
+        when = _when(params)
         if when[0] == "+":
             return f"to {describe(int(when[1:]) / 1e6)} from now"
-        return f"to {asked.text('at')}"
+        return f"to {params.text('at')}"
     return ""
 
 
-def _when(asked: Asked) -> str:
-    delay, at_us = asked.text("delay"), asked.moment_us("at")
+def _when(params: Params) -> str:
+    delay, at_us = params.text("delay"), params.moment_us("at")
     if bool(delay) == (at_us is not None):
         raise UsageError("Say when: either a delay such as 10m, or a moment.")
     return f"={at_us}" if at_us is not None else enqueue_commands.when(delay, None)
 
 
-def _over_us(asked: Asked) -> int:
-    over_us = to_us(asked.text("over") or "0", "over")
+def _over_us(params: Params) -> int:
+    over_us = to_us(params.text("over") or "0", "over")
     if over_us < 1:
         raise UsageError("Say over how long to spread them, such as 10m.")
     return over_us
 
 
 async def _do(
-    site: AsyncSite, verb: str, asked: Asked, chosen: Chosen
+    site: AsyncSite, verb: str, params: Params, selection: Selection
 ) -> tuple[dict[str, Counter[str]], BideError | None]:
     """Do it in bounded steps, until one fails; how many jobs of each queue came to which word."""
     came: dict[str, Counter[str]] = {}
-    for queue, ids in chosen.ids.items():
-        keys, states = site.keys(queue), chosen.states
+    for queue, ids in selection.ids.items():
+        keys, states = site.keys(queue), selection.states
         commands: list[Command[Any]]
         if verb == "spread":
-            steps = spread(ids, _over_us(asked))
+            steps = spread(ids, _over_us(params))
             commands = [job_commands.reschedule(keys, some, f"+{us}") for some, us in steps]
         else:
             commands = VERBS[verb].commands(
                 keys,
                 ids,
-                when=_when(asked) if verb == "reschedule" else "+0",
+                when=_when(params) if verb == "reschedule" else "+0",
                 running=State.ACTIVE in states,
                 unbegun=not FINISHED.issuperset(states),
             )
         words = came[queue] = Counter[str]()
         for i in range(0, len(commands), _TRIP):
-            trouble = None
+            error = None
             for replies in await site.client.attempt_many(commands[i : i + _TRIP]):
                 if isinstance(replies, BideError):
-                    trouble = replies
+                    error = replies
                 else:
                     words.update(results(replies))
-            if trouble:
-                return came, trouble
+            if error:
+                return came, error
     return came, None
 
 
@@ -184,7 +184,7 @@ def spread(ids: Sequence[str], over_us: int) -> list[tuple[Sequence[str], int]]:
 
 
 async def act_on_schedule(
-    site: AsyncSite, request: Request, asked: Asked, role: Role, verb: str
+    site: AsyncSite, request: Request, params: Params, role: Role, verb: str
 ) -> Response:
     """Do what a form says with a schedule.
 
@@ -193,9 +193,9 @@ async def act_on_schedule(
         NotFound: there is no such queue.
         ScheduleNotFound: the queue has no such schedule.
     """
-    seen = await named(site, asked)
+    seen = await named(site, params)
     queue, one, keys = seen.queue, seen.schedule, site.keys(seen.queue)
-    shown: dict[str, Any] = {"role": role, "asked": asked, "site": site}
+    shown: dict[str, Any] = {"role": role, "params": params, "site": site}
     match verb:
         case "pause" | "resume":
             command = ops.pause_schedule(keys, one.name, verb == "pause")
@@ -205,34 +205,34 @@ async def act_on_schedule(
             receipt = await site.client.run(ops.run_schedule(keys, one.name, id))
             return _to(request, "job", q=queue, id=ran(receipt, one.name, queue, id).id)
         case "remove":
-            if asked.text("sure") != "1":
+            if params.text("sure") != "1":
                 return render(request, "remove", m=describe_schedule(seen), **shown)
             await site.client.run(ops.remove_schedules(keys, [one.name]))
             return _to(request, "schedules", q=queue)
         case _:
-            return await _edit(site, request, asked, shown, seen)
+            return await _edit(site, request, params, shown, seen)
     return _to(request, "schedule", q=queue, name=one.name)
 
 
 async def _edit(
-    site: AsyncSite, request: Request, asked: Asked, shown: dict[str, Any], seen: FoundSchedule
+    site: AsyncSite, request: Request, params: Params, shown: dict[str, Any], seen: FoundSchedule
 ) -> Response:
     queue, one = seen.queue, seen.schedule
 
     def again(seen: FoundSchedule, status: int, **more: Any) -> Response:
         """The form as it was sent, below what it means, or what is wrong with it."""
         m = describe_schedule(seen)
-        return render(request, "schedule", status, m=m, fields=given(asked), **more, **shown)
+        return render(request, "schedule", status, m=m, fields=given(params), **more, **shown)
 
     try:
-        wish = read_wish(asked)
+        wish = read_wish(params)
         times = foreseen(seen, wish.timing)
     except UsageError as error:
         return again(seen, 400, problem=str(error))
-    is_stale = asked.text("stand") != one.stand
-    if not is_stale and asked.text("sure") == "1":
+    is_stale = params.text("stand") != one.stand
+    if not is_stale and params.text("sure") == "1":
         edited = await site.client.run(ops.edit_schedule(site.keys(queue), one, *wish))
-        if edited.word in ("ok", "same"):
+        if edited.result in ("ok", "same"):
             return _to(request, "schedule", q=queue, name=one.name)
         one, is_stale = found(edited.schedule, one.name, queue), True
         seen = seen._replace(schedule=one)
@@ -246,12 +246,12 @@ async def _edit(
     return again(seen, 200, times=times, wish=wish)
 
 
-def _to(request: Request, page: str, **asked: str) -> Response:
+def _to(request: Request, page: str, **params: str) -> Response:
     root = request.scope.get("root_path", "").rstrip("/")
-    return RedirectResponse(Asked("").address(f"{root}/{page}", **asked), 303)
+    return RedirectResponse(Params("").address(f"{root}/{page}", **params), 303)
 
 
-async def act(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
+async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
     """Do what a form says in `verb`.
 
     Raises:
@@ -262,18 +262,18 @@ async def act(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Re
     """
     if role != Role.OPERATOR:
         raise Refused("You may look, but not change anything; an operator's token may.", 403)
-    verb, _, of = (word := asked.text("verb")).partition("-")
-    if of == "schedule" and verb in ("pause", "resume", "run", "remove", "edit"):
-        return await act_on_schedule(site, request, asked, role, verb)
+    verb, _, kind = (word := params.text("verb")).partition("-")
+    if kind == "schedule" and verb in ("pause", "resume", "run", "remove", "edit"):
+        return await act_on_schedule(site, request, params, role, verb)
     if word in ("pause", "resume", "pause-group", "resume-group"):
-        queue, is_pause = await site.one(asked.text("q")), verb == "pause"
+        queue, is_pause = await site.one(params.text("q")), verb == "pause"
         keys = site.keys(queue)
-        if of:
-            command = queue_commands.configure(keys, asked.text("group"), paused=is_pause)
+        if kind:
+            command = queue_commands.configure(keys, params.text("group"), paused=is_pause)
             await site.client.run(command)
             return _to(request, "groups", q=queue)
         await site.client.run((job_commands.pause if is_pause else job_commands.resume)(keys))
         return _to(request, "queue", q=queue)
     if word not in VERBS:
         raise UsageError(f"There is no verb {word[:40]!r}; there are {', '.join(VERBS)}.")
-    return await change_jobs(site, request, asked, word)
+    return await change_jobs(site, request, params, word)

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bide.logs import plain
 from bide.views import READS
-from bide.views.params import Asked
+from bide.views.params import Params
 from bide.views.site import AsyncSite, Mask, NotFound, mask_secrets
 from bide.web.access import (
     HEADERS,
@@ -46,12 +46,12 @@ from bide.web.live import Live
 from bide.web.pages import failed_as_page, page, version
 
 
-async def data(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
+async def data(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
     """What a read says."""
     read = READS.get(name := request.path_params["name"])
     if read is None:
         raise NotFound(f"There is no /api/{name}; there are {', '.join(READS)}.")
-    return _json(await read(site, asked), 200)
+    return _json(await read(site, params), 200)
 
 
 def failed_as_json(request: Request, error: Exception) -> Response:
@@ -77,7 +77,7 @@ def credentials_are_set() -> bool:
 LONGEST_FORM: Final = 100_000
 """Bytes of a form."""
 
-Answer = Callable[[AsyncSite, Request, Asked, Role], Awaitable[Response]]
+Answer = Callable[[AsyncSite, Request, Params, Role], Awaitable[Response]]
 Failed = Callable[[Request, Exception], Response]
 
 
@@ -143,7 +143,7 @@ def app(
     )
 
 
-async def _without_slash(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
+async def _without_slash(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
     """Redirect an address that ends with a slash to the one without, on this host."""
     path: str = request.path_params["path"]
     name = path.rstrip("/")
@@ -151,7 +151,7 @@ async def _without_slash(site: AsyncSite, request: Request, asked: Asked, role: 
     if name == path or (read not in READS and name != "api/live"):
         raise NotFound(f"There is no page {path[:60]!r}.")
     root = request.scope.get("root_path", "").rstrip("/")
-    return RedirectResponse(asked.address(f"{root}/{name}"), 307)
+    return RedirectResponse(params.address(f"{root}/{name}"), 307)
 
 
 def _guarded(
@@ -168,7 +168,7 @@ def _guarded(
                 text = await _form(request)
             else:
                 check_reader(request)
-            return await answer(site, request, Asked(text), role)
+            return await answer(site, request, Params(text), role)
         except ClientDisconnect:  # the client does not read the answer
             return Response(status_code=400)
         except Exception as error:  # a `BideError` is shown; others are logged

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from bide.client.coalesce import PerLoop, ReadThroughCache
 from bide.errors import BideError
-from bide.views.params import Asked
+from bide.views.params import Params
 from bide.views.site import AsyncSite
 from bide.web.access import Role, check_origin
 
@@ -99,8 +99,10 @@ class Live:
         self._site = site
         self._per_loop = PerLoop(_Here)
 
-    async def stream(self, site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
-        """Server-sent events: `change` with when it was seen, and `trouble` with a sentence.
+    async def stream(
+        self, site: AsyncSite, request: Request, params: Params, role: Role
+    ) -> Response:
+        """Server-sent events: `change` with when it was seen, and `failure` with a sentence.
 
         Raises:
             Refused: another site's page asks, whose browser would keep the connection.
@@ -130,7 +132,7 @@ class Live:
                     if look.stand != known:
                         known, event = look.stand, f"event: change\ndata: {look.seen}\n\n"
                 except BideError as error:
-                    known, event = None, f"event: trouble\ndata: {json.dumps(str(error))}\n\n"
+                    known, event = None, f"event: failure\ndata: {json.dumps(str(error))}\n\n"
                 if not event and time.monotonic() - said > _QUIET:
                     event = ": still here\n\n"
                 if event:

@@ -30,8 +30,8 @@ from bide.model.latency import LONGEST
 from bide.model.schedule import zone_of
 from bide.version import VERSION
 from bide.views import READS
-from bide.views.charts import draw, draw_heat
-from bide.views.params import ORDER, Asked, about, megabytes, relative
+from bide.views.charts import draw, draw_heatmap
+from bide.views.params import ORDER, Params, about, megabytes, relative
 from bide.views.site import AsyncSite, NotFound, rest_after
 from bide.views.timeline import TIMELINE_SPANS
 from bide.web.access import Role, extra_headers, status_and_sentence
@@ -40,7 +40,7 @@ from bide.web.selection import filled
 HOME: Final = "timeline"
 _PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     HOME: draw,
-    "lateness": draw_heat,
+    "lateness": draw_heatmap,
 }
 _LONGEST: Final = 100_000
 """Characters of one value that a page shows; the API has all of them."""
@@ -60,7 +60,7 @@ class _Shown(NamedTuple):
     """When it may be read again, of `time.monotonic()`."""
 
 
-async def page(site: AsyncSite, request: Request, asked: Asked, role: Role) -> Response:
+async def page(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
     """What a read says, as a page."""
     name = request.path_params.get("name", HOME)
     read = READS.get(name)
@@ -69,25 +69,25 @@ async def page(site: AsyncSite, request: Request, asked: Asked, role: Role) -> R
 
     async def look() -> _Shown:
         seen, began = time.time(), time.monotonic()
-        shown = await read(site, asked)
+        shown = await read(site, params)
         now = time.monotonic()
         return _Shown(shown, seen, now + rest_after(now - began))
 
     if REFRESH not in request.headers:
         shown = await look()
     else:  # many look at the same: it is read once for all of them
-        shown = await site.recent.current.read((name, *asked.pairs), look)
+        shown = await site.recent.current.read((name, *params.pairs), look)
     least = max(_LEAST, shown.until - time.monotonic())
     picture = drawn(shown.m) if (drawn := _PICTURES.get(name)) else None
     values: dict[str, Any] = {"m": shown.m, "seen": shown.seen, "least": least}
-    return render(request, name, role=role, asked=asked, site=site, picture=picture, **values)
+    return render(request, name, role=role, params=params, site=site, picture=picture, **values)
 
 
 def failed_as_page(request: Request, error: Exception) -> Response:
     """An error as a page."""
     status, sentence = status_and_sentence(error)
     return render(
-        request, "trouble", status, sentence=sentence, role=None, asked=Asked(""), site=None
+        request, "error", status, sentence=sentence, role=None, params=Params(""), site=None
     )
 
 
@@ -109,7 +109,7 @@ def render(request: Request, name: str, status: int = 200, **values: Any) -> Res
             static=lambda file: f"{root}/static/{version()}/{file}",
             can_change=values.get("role") == Role.OPERATOR,
             root=root,
-            here=values["asked"].address(link(name)),
+            here=values["params"].address(link(name)),
             **{"least": _LEAST, "seen": 0.0, **values},
         )
     )
@@ -123,7 +123,7 @@ def _templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("bide.web"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_harmless,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -152,8 +152,8 @@ def _templates() -> jinja2.Environment:
     return env
 
 
-def _harmless(value: Any) -> Any:
-    """Every text that a template writes passes here."""
+def _printable(value: Any) -> Any:
+    """Make the text that a template writes printable."""
     if isinstance(value, Markup):
         return value
     return printable(value) if isinstance(value, str) else value

@@ -14,8 +14,8 @@ from bide.model.job import FINISHED, State
 from bide.model.schedule import Missed, Timing, check_missed, timing_of
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.jobs import MAX_PAGE
-from bide.views.jobs import OVERLAP, Filter, Place, Scan, Walk, read_range
-from bide.views.params import LATEST_US, Asked, read_moment
+from bide.views.jobs import OVERLAP, Filter, Paging, Place, Scan, read_range
+from bide.views.params import LATEST_US, Params, read_moment
 from bide.views.site import AsyncSite
 
 MOST: Final = 100_000
@@ -32,7 +32,7 @@ _DATED: Final = (State.ACTIVE, *FINISHED)
 
 
 @dataclass
-class Chosen:
+class Selection:
     """The jobs that a form means."""
 
     ids: dict[str, list[str]] = field(default_factory=dict)
@@ -68,60 +68,60 @@ class Chosen:
         return "" if self.looked is None and self.count < self.total else None
 
 
-async def choose(site: AsyncSite, asked: Asked, states: Sequence[State]) -> Chosen:
+async def choose(site: AsyncSite, params: Params, states: Sequence[State]) -> Selection:
     """Find the jobs that a form selects, if they may be in these states.
 
     Raises:
         UsageError: the form selects no jobs, or is invalid.
         NotFound: there is no queue `q`.
     """
-    if id := asked.text("id"):
-        queue = await site.one(asked.text("q"))
-        return Chosen({queue: [id]}, named=True, states=tuple(State), total=1)
-    if asked.text("from"):
-        return await _in_range(site, asked)
-    if not asked.text("state"):
+    if id := params.text("id"):
+        queue = await site.one(params.text("q"))
+        return Selection({queue: [id]}, named=True, states=tuple(State), total=1)
+    if params.text("from"):
+        return await _in_range(site, params)
+    if not params.text("state"):
         raise UsageError("Which jobs? Give an id, a range, or a state.")
-    return await _that_fit(site, asked, states)
+    return await _that_fit(site, params, states)
 
 
-async def _in_range(site: AsyncSite, asked: Asked) -> Chosen:
-    from_us, to_us = read_range(asked)
-    chosen = Chosen()
-    for queue in await site.known(asked.text("q")):
+async def _in_range(site: AsyncSite, params: Params) -> Selection:
+    from_us, to_us = read_range(params)
+    selection = Selection()
+    for queue in await site.known(params.text("q")):
         ids: list[str] = []
-        walk, room = Walk(), MOST - chosen.count
+        paging, room = Paging(), MOST - selection.count
         while True:
-            start, size = walk.page(min(_PAGE, room - len(ids)))
+            start, size = paging.page(min(_PAGE, room - len(ids)))
             page = await site.client.run(
                 job_commands.list_due(site.keys(queue), from_us, to_us, start, size)
             )
-            ids += walk.read([id for id, _ in page.jobs])
-            if walk.is_over or len(ids) >= room:
+            ids += paging.read([id for id, _ in page.jobs])
+            if paging.is_over or len(ids) >= room:
                 break
-        chosen.total += max(page.total, len(ids))
-        chosen.as_of_us = page.now_us
+        selection.total += max(page.total, len(ids))
+        selection.as_of_us = page.now_us
         if ids:
-            chosen.ids[queue] = ids
-    return chosen
+            selection.ids[queue] = ids
+    return selection
 
 
-async def _that_fit(site: AsyncSite, asked: Asked, states: Sequence[State]) -> Chosen:
-    queues, wanted = await site.known(asked.text("q")), Filter.read(asked)
+async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) -> Selection:
+    queues, wanted = await site.known(params.text("q")), Filter.read(params)
     odd = [state for state in wanted.states if state not in states]
     if odd:
         raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
-    scan = Scan(site, queues, wanted, look=LOOK, after=asked.text("after"))
-    chosen = Chosen(states=wanted.states, as_of_us=asked.number("as_of", 0, LATEST_US))
+    scan = Scan(site, queues, wanted, look=LOOK, after=params.text("after"))
+    selection = Selection(states=wanted.states, as_of_us=params.number("as_of", 0, LATEST_US))
     async for seen in scan.each():
-        if not chosen.as_of_us:
-            chosen.as_of_us = seen.snapshot.now_us
-        if seen.state in _DATED and seen.moment_us > chosen.as_of_us:
+        if not selection.as_of_us:
+            selection.as_of_us = seen.snapshot.now_us
+        if seen.state in _DATED and seen.moment_us > selection.as_of_us:
             continue
-        chosen.ids.setdefault(seen.queue, []).append(seen.id)
-        chosen.tasks[seen.snapshot.task] += 1
-    chosen.looked, chosen.total, chosen.next = scan.looked, scan.total, scan.next
-    return chosen
+        selection.ids.setdefault(seen.queue, []).append(seen.id)
+        selection.tasks[seen.snapshot.task] += 1
+    selection.looked, selection.total, selection.next = scan.looked, scan.total, scan.next
+    return selection
 
 
 FIELDS: Final = ("kind", "cron", "tz", "every", "at", "start", "end", "limit", "missed", "jitter")
@@ -155,39 +155,41 @@ def filled(shown: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def given(asked: Asked) -> dict[str, str]:
+def given(params: Params) -> dict[str, str]:
     """The form's fields, as they were sent."""
-    return {name: " ".join(asked.text(name).split()) for name in FIELDS}
+    return {name: " ".join(params.text(name).split()) for name in FIELDS}
 
 
-def read_wish(asked: Asked) -> Wish:
+def read_wish(params: Params) -> Wish:
     """Read the timing, the missed-times policy and the jitter of a form.
 
     Raises:
         UsageError: a field is invalid.
     """
-    kind = asked.text("kind")
+    kind = params.text("kind")
     if kind not in _KINDS:
         raise UsageError("Say by what it fires: a cron expression, an interval, or moments.")
-    if kind != "at" and not asked.text(kind):
+    if kind != "at" and not params.text(kind):
         raise UsageError(
             "Write a cron expression, such as '0 9 * * 1-5'."
             if kind == "cron"
             else "Write an interval, such as 90s or 1h30m."
         )
     timing = timing_of(
-        cron=asked.text("cron") if kind == "cron" else None,
-        every=asked.text("every") if kind == "every" else None,
-        at=[read_moment(word, "at") for word in asked.text("at").split()] if kind == "at" else None,
-        tz=(asked.text("tz") or None) if kind == "cron" else None,
-        start=_moment(asked, "start"),
-        end=_moment(asked, "end"),
-        limit=asked.number("limit", 0, _LARGEST_LIMIT) if asked.text("limit") else None,
+        cron=params.text("cron") if kind == "cron" else None,
+        every=params.text("every") if kind == "every" else None,
+        at=[read_moment(word, "at") for word in params.text("at").split()]
+        if kind == "at"
+        else None,
+        tz=(params.text("tz") or None) if kind == "cron" else None,
+        start=_moment(params, "start"),
+        end=_moment(params, "end"),
+        limit=params.number("limit", 0, _LARGEST_LIMIT) if params.text("limit") else None,
     )
-    missed = check_missed(cast("Missed", asked.text("missed")))
-    return Wish(timing, missed, to_us(asked.text("jitter") or 0, "jitter"))
+    missed = check_missed(cast("Missed", params.text("missed")))
+    return Wish(timing, missed, to_us(params.text("jitter") or 0, "jitter"))
 
 
-def _moment(asked: Asked, name: str) -> datetime | None:
-    text = asked.text(name)
+def _moment(params: Params, name: str) -> datetime | None:
+    text = params.text(name)
     return read_moment(text, name) if text else None

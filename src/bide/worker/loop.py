@@ -346,7 +346,7 @@ class WorkerLoop:
         """
         if queue_state.unanswered and (free or self.stopping):
             return True
-        return queue_state.is_woken or queue_state.promised(now)
+        return queue_state.is_woken or queue_state.is_timekeeper_due(now)
 
     def _listen(self) -> None:
         """Listen for wake-up messages of the queues that a claim has found empty."""

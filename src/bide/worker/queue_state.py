@@ -213,9 +213,9 @@ class QueueState:
 
     def is_due(self, now: float, settles: Sequence[Settle] = ()) -> bool:
         """Whether to claim from the queue, in a round trip that also sends these outcomes."""
-        return self.check or self.promised(now) or any(map(_is_due_again, settles))
+        return self.check or self.is_timekeeper_due(now) or any(map(_is_due_again, settles))
 
-    def promised(self, now: float) -> bool:
+    def is_timekeeper_due(self, now: float) -> bool:
         """Whether the time has come at which this worker must claim as the timekeeper or backup."""
         return not self.check and 0 < self.until <= now
 

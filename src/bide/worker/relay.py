@@ -101,8 +101,8 @@ class DependencyRelay:
         here = f"{{{keys.queue}}}"
         commands: list[Command[Any]] = []
         for queue, some in outcomes.items():
-            news = [(message.child, here + message.parent, message.outcome) for message in some]
-            commands.append(resolve(keys_of(queue, keys.prefix), news))
+            ended = [(message.child, here + message.parent, message.outcome) for message in some]
+            commands.append(resolve(keys_of(queue, keys.prefix), ended))
         for queue, some in questions.items():
             pairs = [(here + message.child, message.parent) for message in some]
             commands.append(subscribe(keys_of(queue, keys.prefix), pairs))
@@ -128,13 +128,13 @@ class DependencyRelay:
         self, keys: Keys, questions: Sequence[DependencyMessage], outcomes: Sequence[str]
     ) -> list[str]:
         """Record the outcomes that another queue returned for its jobs."""
-        news = [
+        ended = [
             (message.child, f"{{{message.queue}}}{message.parent}", word if word in "CFX" else "X")
             for message, word in zip(questions, outcomes, strict=True)
             if word != "-"
         ]
-        if news:
-            await self._client.run(resolve(keys, news))
+        if ended:
+            await self._client.run(resolve(keys, ended))
         return [message.stored for message in questions]
 
     def _log_once(self, keys: Keys, error: BideError) -> None:

@@ -18,7 +18,7 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.queues import StartReply, register_queues, worker_start
 from bide.protocol.keys import Keys
 from bide.queue import AsyncQueue, Queue
-from bide.queue.binding import QueueHome, known_homes
+from bide.queue.binding import TaskQueue, known_task_queues
 from bide.queue.task import TaskCall
 from bide.tasks.task import registering_modules
 from bide.worker.heartbeat import set_declared
@@ -120,26 +120,30 @@ def queues_of(modules: Sequence[str], url: str, prefix: str) -> list[str]:
     A queue of another server or prefix counts only if it has tasks; `warn` logs a warning for it.
     """
     found = task_queues_of(modules)
-    names = [home.queue for home in found if found[home] or _is_here(home, url, prefix)]
+    names = [
+        task_queue.queue
+        for task_queue in found
+        if found[task_queue] or _is_here(task_queue, url, prefix)
+    ]
     return list(dict.fromkeys(names)) or [DEFAULT]
 
 
-def task_queues_of(modules: Sequence[str]) -> dict[QueueHome, list[str]]:
+def task_queues_of(modules: Sequence[str]) -> dict[TaskQueue, list[str]]:
     """Return the queues of an application, with the names of the tasks of each.
 
     First come the queues that are variables of `modules`, in their order, or of modules that have
     registered tasks; then the queues of all other tasks.
     """
-    found: dict[QueueHome, list[str]] = {}
+    found: dict[TaskQueue, list[str]] = {}
     for module in (*modules, *sorted(registering_modules() - {*modules})):
         for value in list(vars(sys.modules.get(module, object)).values()):
             # `isinstance` would ask a lazy object, such as Flask's `request`, for its class.
             if issubclass(type(value), TaskCall):
                 value = value.queue
             if issubclass(type(value), Queue | AsyncQueue):
-                found.setdefault(value._home, [])
-    for home, tasks in known_homes().items():
-        found.setdefault(home, []).extend(tasks)
+                found.setdefault(value._task_queue, [])
+    for task_queue, tasks in known_task_queues().items():
+        found.setdefault(task_queue, []).extend(tasks)
     return found
 
 
@@ -154,13 +158,13 @@ async def warn(
     if not modules:
         return
     here: dict[str, list[str]] = {}
-    for home, tasks in task_queues_of(modules).items():
+    for task_queue, tasks in task_queues_of(modules).items():
         if not tasks:
             continue
-        if _is_here(home, client.url, everywhere.prefix):
-            here.setdefault(home.queue, []).extend(tasks)
+        if _is_here(task_queue, client.url, everywhere.prefix):
+            here.setdefault(task_queue.queue, []).extend(tasks)
         else:
-            log.warning("%s", _elsewhere(home, tasks, client.url, everywhere.prefix))
+            log.warning("%s", _elsewhere(task_queue, tasks, client.url, everywhere.prefix))
     missed = [queue for queue in here if queue not in queues]
     if missed and here.keys().isdisjoint(queues):
         log.warning(
@@ -184,25 +188,25 @@ async def warn(
             )
 
 
-def _is_here(home: QueueHome, url: str, prefix: str) -> bool:
+def _is_here(task_queue: TaskQueue, url: str, prefix: str) -> bool:
     """Whether a worker of that server and prefix can see jobs of a queue."""
     with suppress(UsageError):  # the queue's URL is invalid: `enqueue()` reports that
-        return same_servers(home.server, url) and home.root == prefix
+        return same_servers(task_queue.server, url) and task_queue.root == prefix
     return True
 
 
-def _elsewhere(home: QueueHome, tasks: Sequence[str], url: str, prefix: str) -> str:
+def _elsewhere(task_queue: TaskQueue, tasks: Sequence[str], url: str, prefix: str) -> str:
     """Describe a queue on another server or under another prefix than this worker's."""
-    if same_servers(home.server, url):
-        where, here = f"under the prefix {home.root!r}", f"the prefix {prefix!r}"
+    if same_servers(task_queue.server, url):
+        where, here = f"under the prefix {task_queue.root!r}", f"the prefix {prefix!r}"
         what = "prefix"
     else:
-        where, here = f"to {hide_password(home.server)}", hide_password(url)
+        where, here = f"to {hide_password(task_queue.server)}", hide_password(url)
         what = "url"
     return (
-        f"jobs of {_some(tasks)} go {where} (queue {home.queue}), and this worker serves {here}; "
-        f"give both the same, or leave {what}= out of the queue and set $BIDE_{what.upper()} for "
-        "both"
+        f"jobs of {_some(tasks)} go {where} (queue {task_queue.queue}), and this worker serves "
+        f"{here}; give both the same, or leave {what}= out of the queue and set "
+        f"$BIDE_{what.upper()} for both"
     )
 
 

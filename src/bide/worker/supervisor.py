@@ -1,17 +1,17 @@
 """Runs several workers as one unit: starts, watches, restarts and stops them together.
 
-    supervisor ──socket──> member (a worker), member, …
+    supervisor ──socket──> worker, worker, …
 
-The supervisor runs no job and has no connection to the server. Each member is a process in a
-session of its own, with a socket to the supervisor. The member receives its configuration there,
-and reports its status every second. If the socket closes, the supervisor is dead, and the member
+The supervisor runs no job and has no connection to the server. Each worker is a process in a
+session of its own, with a socket to the supervisor. The worker receives its configuration there,
+and reports its status every second. If the socket closes, the supervisor is dead, and the worker
 stops.
 
-The supervisor stops members as a signal does: the first request lets running jobs finish, the
-second returns them to the queue. It kills a member that does not end in time, or whose event loop
+The supervisor stops workers as a signal does: the first request lets running jobs finish, the
+second returns them to the queue. It kills a worker that does not end in time, or whose event loop
 is stuck. It reaps all its children, so it may be process 1 of a container.
 
-A member reports over its socket why it ends. Its exit code has no meaning, because a job may exit
+A worker reports over its socket why it ends. Its exit code has no meaning, because a job may exit
 with any code.
 """
 
@@ -79,18 +79,18 @@ class Notifier:
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
-    """The configuration of a member, sent over its socket, as all users can read command lines."""
+    """The configuration of a worker, sent over its socket, as all users can read command lines."""
 
     options: dict[str, Any]
     """The arguments of `bide.Worker`."""
     burst: bool
     log: logs.Settings
     counts: bool = False
-    """Whether the member reports metrics."""
+    """Whether the worker reports metrics."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
-    """The status of a member. Times are of `time.monotonic()`, a clock that all processes share."""
+    """The status of a worker. Times are of `time.monotonic()`, a clock that all processes share."""
 
     turned: float
     """When its event loop last ran."""
@@ -101,20 +101,22 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
 
 
 class WorkerGone(msgspec.Struct, frozen=True, tag="gone"):
-    """Why a member ends. A member that ends without this message has died."""
+    """Why a worker ends. A worker that ends without this message has died."""
 
     how: Literal["ended", "replace", "unusable"]
     """- `ended`: it has nothing left to do, or was stopped by way of the server.
     - `replace`: it has run `max_jobs` jobs or received a signal, and must be replaced.
-    - `unusable`: its configuration is invalid, so another member would end in the same way."""
+    - `unusable`: its configuration is invalid, so another worker would end in the same way."""
 
 
-News = WorkerStatus | WorkerGone
+WorkerEvent = WorkerStatus | WorkerGone
 
 
 encode: Final = msgspec.json.Encoder().encode
 decode_config: Final = msgspec.json.Decoder(WorkerConfig).decode
-decode_news: Final[Callable[[bytes | memoryview], News]] = msgspec.json.Decoder(News).decode
+decode_worker_event: Final[Callable[[bytes | memoryview], WorkerEvent]] = msgspec.json.Decoder(
+    WorkerEvent
+).decode
 
 
 Probe = Callable[[], str]
@@ -216,8 +218,8 @@ def worker_metrics(metrics: ByQueue, workers: int, deaths: int) -> str:
     def counter(name: str, help: str, samples: Sequence[tuple[Labels, float]]) -> Family:
         return Family(name, "counter", help, samples)
 
-    def sums(name: str, help: str, of: str) -> Family:
-        return counter(name, help, [(labels, getattr(seen, of)) for labels, seen in queues])
+    def sums(name: str, help: str, field: str) -> Family:
+        return counter(name, help, [(labels, getattr(seen, field)) for labels, seen in queues])
 
     refused = "Outcomes that came after the lease had passed to another worker."
     taken = "Outcomes of jobs that the server has taken; crash: their process died."
@@ -243,24 +245,24 @@ log = Log("bide.worker.supervisor")
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0
-"""Seconds between the death of a member and its restart."""
+"""Seconds between the death of a worker and its restart."""
 
 LIVED: Final = 10.0
-"""Seconds: a member that has lived for longer is restarted without a pause."""
+"""Seconds: a worker that has lived for longer is restarted without a pause."""
 
 LIVE: Final = 30.0
-"""A member is live if its event loop has run within this many seconds."""
+"""A worker is live if its event loop has run within this many seconds."""
 
 STUCK: Final = 60.0
-"""Seconds after which a member whose event loop is stuck is killed and restarted."""
+"""Seconds after which a worker whose event loop is stuck is killed and restarted."""
 
 READY: Final = 30.0
-"""A member is ready if the server has answered it within this many seconds."""
+"""A worker is ready if the server has answered it within this many seconds."""
 
 LOOK_EVERY: Final = 1.0
 
 STOP_MARGIN: Final = 10.0
-"""Seconds after the grace of the jobs until members that have not stopped are killed."""
+"""Seconds after the grace of the jobs until workers that have not stopped are killed."""
 
 
 class WorkerProcess:
@@ -282,13 +284,13 @@ class WorkerProcess:
         return now - self.status.turned if self.pid and self.status else 0.0
 
     def ill(self, now: float) -> str:
-        """Return why the member is not live, or an empty string."""
+        """Return why the worker is not live, or an empty string."""
         if (silent := self.silent(now)) > LIVE:
             return f"worker {self.pid} has said nothing for {silent:.0f} s"
         return ""
 
     def unready(self, now: float) -> str:
-        """Return why the member is not ready, or an empty string."""
+        """Return why the worker is not ready, or an empty string."""
         if self.done:
             return ""
         if not self.pid or self.status is None or not self.status.polled:
@@ -300,25 +302,25 @@ class WorkerProcess:
 
 
 class Supervisor:
-    """Keeps members running until it is stopped."""
+    """Keeps workers running until it is stopped."""
 
     def __init__(
         self,
         config: WorkerConfig,
-        members: int,
+        workers: int,
         grace: float,
         health: tuple[str, int] | None = None,
     ) -> None:
         """Set up; `/livez`, `/readyz` and `/metrics` are served on interface and port `health`."""
         self._config = config
-        self._members = [WorkerProcess(i) for i in range(members)]
+        self._worker_processes = [WorkerProcess(i) for i in range(workers)]
         self._grace = grace
         self._health = health
         self._notifier = Notifier()
         self._stops = 0
         self._said_ready = False
         self._has_begun = False
-        """Whether a member has started, so the configuration is valid."""
+        """Whether a worker has started, so the configuration is valid."""
         self._code = 0
         self._past: ByQueue = {}
         """The metrics of former workers."""
@@ -326,7 +328,7 @@ class Supervisor:
         self._done = asyncio.Event()
 
     def run(self) -> int:
-        """Supervise until all members have ended; return the exit code."""
+        """Supervise until all workers have ended; return the exit code."""
         linux.become_subreaper()
         options = self._config.options
         with titled(f"bide supervisor {', '.join(options.get('queues') or options['modules'])}"):
@@ -347,7 +349,7 @@ class Supervisor:
             host, port = server.sockets[0].getsockname()[:2]
             log.info("answers /livez, /readyz and /metrics on %s:%d", host, port)
         watch = asyncio.create_task(self._watch())
-        self._start(self._members[0])
+        self._start(self._worker_processes[0])
         try:
             await self._done.wait()
         finally:
@@ -360,59 +362,60 @@ class Supervisor:
         return self._code
 
     def stop(self) -> None:
-        """Stop all members, as a signal does; the second call does not wait for running jobs."""
+        """Stop all workers, as a signal does; the second call does not wait for running jobs."""
         self._stops += 1
         if self._stops == 1:
             self._notifier.say("STOPPING=1")
-            log.info("stops %d workers", sum(member.pid > 0 for member in self._members))
+            log.info("stops %d workers", sum(each.pid > 0 for each in self._worker_processes))
             self._loop.call_later(self._grace + STOP_MARGIN, self._kill)
         elif self._stops == 2:
             log.info("waits for no jobs any more; another signal kills")
         else:
             self._kill()
-        for member in self._members:
-            if member.pid:
+        for worker_process in self._worker_processes:
+            if worker_process.pid:
                 with suppress(ProcessLookupError):
-                    os.kill(member.pid, signal.SIGTERM)
+                    os.kill(worker_process.pid, signal.SIGTERM)
         self._look()
 
-    def _start(self, member: WorkerProcess) -> None:
-        if self._stops or member.pid:
+    def _start(self, worker_process: WorkerProcess) -> None:
+        if self._stops or worker_process.pid:
             return
-        member.started, member.status, member.gone = time.monotonic(), None, None
+        worker_process.started = time.monotonic()
+        worker_process.status = worker_process.gone = None
         try:
             line = Control(
                 "bide.worker.supervisor:main",
                 encode(self._config),
                 (),
-                partial(self._hear, member),
+                partial(self._hear, worker_process),
                 lambda: None,
             )
         except OSError as error:
             log.error("no process can be started: %s", error)
-            self._start_later(member)
+            self._start_later(worker_process)
             return
         line.process.returncode = 0  # `_reap` reaps it, and not `subprocess`
-        member.pid, member.line = line.pid, line
+        worker_process.pid, worker_process.line = line.pid, line
 
-    def _hear(self, member: WorkerProcess, message: bytes | memoryview) -> None:
-        news = decode_news(message)
-        if isinstance(news, WorkerGone):
-            member.gone = news
+    def _hear(self, worker_process: WorkerProcess, message: bytes | memoryview) -> None:
+        event = decode_worker_event(message)
+        if isinstance(event, WorkerGone):
+            worker_process.gone = event
             return
-        member.status = news
-        if news.polled:
+        worker_process.status = event
+        if event.polled:
             self._begun()
 
     def _begun(self) -> None:
-        """Start the other members after the first; if all are ready, notify systemd."""
+        """Start the other workers after the first; if all are ready, notify systemd."""
         self._has_begun = True
-        for member in self._members:
-            if not member.pid and not member.done and not member.started:
-                self._start(member)
+        for worker_process in self._worker_processes:
+            if not worker_process.pid and not worker_process.done and not worker_process.started:
+                self._start(worker_process)
         if not self._stops and not self._said_ready and not self._what_is_unready():
             self._said_ready = True
-            self._notifier.say("READY=1", f"STATUS={len(self._members)} workers")
+            self._notifier.say("READY=1", f"STATUS={len(self._worker_processes)} workers")
 
     def _reap(self) -> None:
         while True:
@@ -422,21 +425,21 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            for member in self._members:
-                if member.pid == pid:
-                    self._ended(member, os.waitstatus_to_exitcode(status))
+            for worker_process in self._worker_processes:
+                if worker_process.pid == pid:
+                    self._ended(worker_process, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, member: WorkerProcess, code: int) -> None:
-        if member.line is not None:
-            member.line.read()  # what it sent before
-            member.line.close()
-        add_all(self._past, (member.status and member.status.metrics) or {})
-        member.status = None
-        pid, member.pid = member.pid, 0
-        how = member.gone.how if member.gone else "died"
+    def _ended(self, worker_process: WorkerProcess, code: int) -> None:
+        if worker_process.line is not None:
+            worker_process.line.read()  # what it sent before
+            worker_process.line.close()
+        add_all(self._past, (worker_process.status and worker_process.status.metrics) or {})
+        worker_process.status = None
+        pid, worker_process.pid = worker_process.pid, 0
+        how = worker_process.gone.how if worker_process.gone else "died"
         if self._stops or how == "ended":
-            member.done = True
-            left = sum(not member.done for member in self._members)
+            worker_process.done = True
+            left = sum(not worker_process.done for worker_process in self._worker_processes)
             if left and not self._stops:
                 log.info("worker %d has ended; %d continue", pid, left)
                 self._notifier.say(f"STATUS={left} workers")
@@ -446,68 +449,72 @@ class Supervisor:
                 self._code = self._code or 1
         elif how == "unusable" and not self._has_begun:
             self._code = code
-            member.done = True
+            worker_process.done = True
             self.stop()
         elif how == "replace":
-            self._start(member)
+            self._start(worker_process)
         else:
             self._deaths += 1
             died = f"exit code {code}" if code >= 0 else signal_name(-code)
-            lived = time.monotonic() - member.started
+            lived = time.monotonic() - worker_process.started
             log.error("worker %d died (%s) after %.1f s; another starts", pid, died, lived)
-            self._start_later(member)
+            self._start_later(worker_process)
         self._look()
 
-    def _start_later(self, member: WorkerProcess) -> None:
-        """Restart a member: immediately if it had lived for `LIVED`, otherwise after a pause."""
-        lived = time.monotonic() - member.started
-        member.failures = 1 if lived > LIVED else member.failures + 1
+    def _start_later(self, worker_process: WorkerProcess) -> None:
+        """Restart a worker: immediately if it had lived for `LIVED`, otherwise after a pause."""
+        lived = time.monotonic() - worker_process.started
+        worker_process.failures = 1 if lived > LIVED else worker_process.failures + 1
         pause = 0.0
-        if member.failures > 1:
-            pause = min(FIRST_PAUSE * 2.0 ** min(member.failures - 2, 16), LONGEST_PAUSE)
-        self._loop.call_later(pause, self._start, member)
+        if worker_process.failures > 1:
+            pause = min(FIRST_PAUSE * 2.0 ** min(worker_process.failures - 2, 16), LONGEST_PAUSE)
+        self._loop.call_later(pause, self._start, worker_process)
 
     def _look(self) -> None:
-        """End the supervisor when all members have ended."""
-        over = self._stops > 0 or all(member.done for member in self._members)
-        if over and not any(member.pid for member in self._members):
+        """End the supervisor when all workers have ended."""
+        over = self._stops > 0 or all(each.done for each in self._worker_processes)
+        if over and not any(worker_process.pid for worker_process in self._worker_processes):
             self._done.set()
 
     def _kill(self) -> None:
-        for member in self._members:
-            if member.pid:
-                log.error("worker %d does not stop, and is killed", member.pid)
+        for worker_process in self._worker_processes:
+            if worker_process.pid:
+                log.error("worker %d does not stop, and is killed", worker_process.pid)
                 self._code = self._code or 1
-                linux.kill_session(member.pid)
+                linux.kill_session(worker_process.pid)
 
     async def _watch(self) -> None:
-        """Kill stuck members, and notify systemd's watchdog while all members are live."""
+        """Kill stuck workers, and notify systemd's watchdog while all workers are live."""
         while True:
             await asyncio.sleep(min(LOOK_EVERY, self._notifier.every or LOOK_EVERY))
             now = time.monotonic()
-            for member in self._members:
-                if (silent := member.silent(now)) > STUCK:
-                    log.error("worker %d has said nothing for %.0f s; killed", member.pid, silent)
-                    linux.kill_session(member.pid)
+            for worker_process in self._worker_processes:
+                if (silent := worker_process.silent(now)) > STUCK:
+                    log.error(
+                        "worker %d has said nothing for %.0f s; killed", worker_process.pid, silent
+                    )
+                    linux.kill_session(worker_process.pid)
             if self._notifier.every is not None and not self._what_is_ill():
                 self._notifier.say("WATCHDOG=1")
 
     def _what_is_ill(self) -> str:
         now = time.monotonic()
-        return next((ill for member in self._members if (ill := member.ill(now))), "")
+        problems = (worker_process.ill(now) for worker_process in self._worker_processes)
+        return next(filter(None, problems), "")
 
     def _what_is_unready(self) -> str:
         if self._stops:
             return "it stops"
         now = time.monotonic()
-        return next((why for member in self._members if (why := member.unready(now))), "")
+        problems = (worker_process.unready(now) for worker_process in self._worker_processes)
+        return next(filter(None, problems), "")
 
     async def _metrics(self) -> str:
         metrics: ByQueue = {}
         add_all(metrics, self._past)
-        for member in self._members:
-            add_all(metrics, (member.status and member.status.metrics) or {})
-        return worker_metrics(metrics, sum(m.pid > 0 for m in self._members), self._deaths)
+        for worker_process in self._worker_processes:
+            add_all(metrics, (worker_process.status and worker_process.status.metrics) or {})
+        return worker_metrics(metrics, sum(m.pid > 0 for m in self._worker_processes), self._deaths)
 
 
 __all__ = ["Supervisor"]
@@ -515,11 +522,11 @@ __all__ = ["Supervisor"]
 
 EVERY: Final = 1.0
 SOON: Final = 0.05
-"""Seconds between two reports: `SOON` until the first claim, because other members wait for it."""
+"""Seconds between two reports: `SOON` until the first claim, because other workers wait for it."""
 
 _INVALID: Final = (UsageError, LookupError, ClientTooOld)
 _UNREACHABLE: Final = (AccessDenied, ServerUnavailable)
-"""Errors that every member would meet. A worker waits for a server that is down. So an unreachable
+"""Errors that every worker would meet. A worker waits for a server that is down. So an unreachable
 server is an error only in a burst, or if waiting does not help."""
 
 _WRONG: Final = 2
@@ -527,7 +534,7 @@ _WRONG: Final = 2
 
 
 def main() -> None:
-    """Run as a member: the program that a supervisor starts."""
+    """Run as a worker: the program that a supervisor starts."""
     line = socket.socket(fileno=int(sys.argv[-1]))
     line.setblocking(True)  # a module may change the default time-out
     line.set_inheritable(False)
@@ -550,9 +557,9 @@ def main() -> None:
     leave_threads_behind()
 
 
-def _send(line: socket.socket, news: News) -> None:
+def _send(line: socket.socket, event: WorkerEvent) -> None:
     with suppress(OSError):
-        send(line, encode(news))
+        send(line, encode(event))
 
 
 def _status(worker: Worker) -> WorkerStatus:

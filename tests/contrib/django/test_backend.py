@@ -18,7 +18,7 @@ from django.utils import timezone
 from bide import Queue, UsageError, Worker
 from bide.contrib.django import Backend, DatabaseConnections, on_commit
 from bide.contrib.django.backend import _priority
-from bide.queue.binding import QueueHome, known_homes
+from bide.queue.binding import TaskQueue, known_task_queues
 from tests.contrib.django import jobs
 
 exceptions: Any = importlib.import_module(f"{jobs.package}.exceptions")
@@ -99,13 +99,13 @@ def test_it_waits_for_the_commit_also_with_run_after() -> None:
 def test_a_worker_knows_all_queues_that_a_task_may_be_enqueued_on() -> None:
     """Without a queue it serves them, and it says so if it is told to serve others."""
     add, fails = "tests.contrib.django.jobs:add", "tests.contrib.django.jobs:fails"
-    homes = known_homes()
-    assert [home for home, tasks in homes.items() if add in tasks] == [
-        QueueHome("default", None, None),
-        QueueHome("mail", None, None),
+    task_queues = known_task_queues()
+    assert [task_queue for task_queue, tasks in task_queues.items() if add in tasks] == [
+        TaskQueue("default", None, None),
+        TaskQueue("mail", None, None),
     ]
-    assert [home for home, tasks in homes.items() if fails in tasks] == [
-        QueueHome("default", None, "other")
+    assert [task_queue for task_queue, tasks in task_queues.items() if fails in tasks] == [
+        TaskQueue("default", None, "other")
     ]
 
 

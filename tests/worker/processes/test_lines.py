@@ -16,7 +16,7 @@ from bide.worker.processes.ipc import (
     Setting,
     Spawn,
     Spawned,
-    decode_news,
+    decode_pool_event,
     encode,
     send,
 )
@@ -52,9 +52,9 @@ async def test_all_children_are_asked_for_however_many(
     all_born = asyncio.Event()
 
     def heard(message: bytes | memoryview) -> None:
-        news = decode_news(message)
-        assert isinstance(news, Spawned)
-        born.append(news.slot)
+        event = decode_pool_event(message)
+        assert isinstance(event, Spawned)
+        born.append(event.slot)
         if len(born) == MANY:
             all_born.set()
 

@@ -41,7 +41,7 @@ def test_they_serve_when_the_server_is_there(tmp_path: Path, late: Server) -> No
         unit.logged(WAITS)
         assert ask(unit, "/livez") == (200, "ok")
         assert ask(unit, "/readyz") == (503, "worker 1 has not begun")
-        assert len(unit.members()) == 1
+        assert len(unit.worker_pids()) == 1
         late.restart()
         unit.logged("serves", 2)
         eventually(lambda: ask(unit, "/readyz") == (200, "ok"), 30)

@@ -64,14 +64,14 @@ def test_a_worker_that_dies_is_started_again_and_its_jobs_come_back(
         unit.logged(SERVES, 2)
         job = queue.enqueue("shop:slow", 30)
         unit.saw("slow")
-        before = unit.members()
+        before = unit.worker_pids()
         for pid in before:
             os.kill(pid, signal.SIGKILL)
         unit.logged(r"died \(SIGKILL\)", 2)
         unit.logged(SERVES, 4)
         unit.open_gate()
         assert job.wait(90) not in before
-        assert len(set(unit.members()) - set(before)) == 2
+        assert len(set(unit.worker_pids()) - set(before)) == 2
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
 
@@ -85,7 +85,7 @@ def test_the_exit_code_that_a_job_chooses_says_nothing(
         queue.enqueue("shop:leave", code, on_crash="fail")
         unit.logged(rf"died \(exit code {code}\)")
         unit.logged(SERVES, 3)
-        assert len(unit.members()) == 2
+        assert len(unit.worker_pids()) == 2
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
 
@@ -108,7 +108,7 @@ def test_one_that_somebody_else_has_stopped_is_replaced(
 ) -> None:
     with started(tmp_path, one_url, "-q", "work", "-w", "2") as unit:
         unit.logged(SERVES, 2)
-        os.kill(unit.members()[0], signal.SIGTERM)
+        os.kill(unit.worker_pids()[0], signal.SIGTERM)
         unit.logged(SERVES, 3)
         bide(tmp_path, "workers", "stop", queue.workers()[0].name, url=one_url)
         unit.logged("has ended; 1 go on")
@@ -119,7 +119,7 @@ def test_one_that_somebody_else_has_stopped_is_replaced(
 def test_one_that_a_nameless_signal_ended_is_started_again(tmp_path: Path, one_url: str) -> None:
     with started(tmp_path, one_url, "-w", "1") as unit:
         unit.logged(SERVES)
-        os.kill(unit.members()[0], signal.SIGRTMIN + 1)
+        os.kill(unit.worker_pids()[0], signal.SIGRTMIN + 1)
         unit.logged(r"died \(signal 35\)")
         unit.logged(SERVES, 2)
         unit.signal(signal.SIGTERM)
@@ -130,11 +130,11 @@ def test_a_plan_that_could_be_meant_once_is_tried_again(tmp_path: Path, one_url:
     """Amid a deployment a module is broken for a moment; the others go on."""
     with started(tmp_path, one_url, "-w", "2") as unit:
         unit.logged(SERVES, 2)
-        first, second = unit.members()
+        first, second = unit.worker_pids()
         (tmp_path / "shop.py").rename(tmp_path / "gone.py")
         os.kill(first, signal.SIGKILL)
         unit.logged(r"died \(exit code 2\)")
-        assert second in unit.members()
+        assert second in unit.worker_pids()
         (tmp_path / "gone.py").rename(tmp_path / "shop.py")
         unit.logged(SERVES, 3)
         unit.signal(signal.SIGTERM)
@@ -176,7 +176,7 @@ def test_one_that_dies_again_and_again_is_started_at_growing_intervals(
     with started(tmp_path, one_url, "fatal", "-w", "2") as unit:
         unit.logged(r"died \(exit code 7\)", 4)
         assert "serves" not in unit.log  # the second waits for the first to begin
-        assert len(unit.members()) <= 1
+        assert len(unit.worker_pids()) <= 1
         unit.signal(signal.SIGTERM)
         unit.wait()
 
@@ -207,7 +207,7 @@ def test_the_second_signal_gives_jobs_back(tmp_path: Path, one_url: str, queue: 
 def test_the_third_kills_what_does_not_answer(tmp_path: Path, one_url: str) -> None:
     with started(tmp_path, one_url, "-q", "work", "-w", "2", "-x", "process") as unit:
         unit.logged(SERVES, 2)
-        for pid in unit.members():
+        for pid in unit.worker_pids():
             os.kill(pid, signal.SIGSTOP)
             eventually(partial(stopped, pid))
         for answer in ("stops 2 workers", "another signal kills", "is killed"):
@@ -300,12 +300,12 @@ def test_titles_say_what_each_is(tmp_path: Path, one_url: str, queue: Queue) -> 
     with started(tmp_path, one_url, "-q", "work", "-w", "1", "-x", "process", "-c", "1") as unit:
         job = queue.enqueue("shop:slow", 60)
         unit.saw("slow")
-        (member,) = unit.members()
-        (fork_server,) = children(member)
+        (worker,) = unit.worker_pids()
+        (fork_server,) = children(worker)
         assert titles([unit.process.pid]) == ["bide supervisor work"]
         assert titles([fork_server])[0].startswith("bide fork server of ")
         assert titles(children(fork_server)) == [f"bide child: shop:slow (job {job.id})"]
-        eventually(lambda: titles([member]) == ["bide worker work: shop:slow"])
+        eventually(lambda: titles([worker]) == ["bide worker work: shop:slow"])
         unit.open_gate()
         eventually(lambda: titles(children(fork_server)) == ["bide child: idle"])
         unit.signal(signal.SIGTERM)

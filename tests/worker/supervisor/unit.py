@@ -86,7 +86,7 @@ class Unit:
         eventually(lambda: len(re.findall(pattern, self.log)) >= times)
         return re.findall(pattern, self.log)
 
-    def members(self) -> list[int]:
+    def worker_pids(self) -> list[int]:
         """The workers' processes."""
         return [pid for pid in children(self.process.pid) if state(pid) != "Z"]
 

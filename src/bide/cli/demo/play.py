@@ -100,7 +100,7 @@ START_TIMEOUT: Final = 120.0
 STOP_TIMEOUT: Final = 5.0
 
 
-class Crew:
+class Workers:
     """The worker processes."""
 
     def __init__(self) -> None:
@@ -283,7 +283,7 @@ class Desk:
     queue: Queue
     journal: books.Journal
     record: books.Record
-    crew: Crew
+    workers: Workers
     view: View
     orders: list[books.Order]
     speed: float
@@ -317,10 +317,10 @@ class Desk:
             while self._to_pay and self._to_pay[0][0] <= elapsed:
                 self._pay(self._to_pay.popleft()[1])
             self._listen()
-            self.crew.check()
+            self.workers.check()
             if not self.record.killed:
                 self._kill_one()
-            self.view.show(self.record, len(self.orders), elapsed, self.crew.pids)
+            self.view.show(self.record, len(self.orders), elapsed, self.workers.pids)
             todo = [some[0][0] for some in (self._to_place, self._to_pay) if some]
             next_at = min(todo, default=None)
             until_next = math.inf if next_at is None else next_at - (time.monotonic() - started)
@@ -374,7 +374,7 @@ class Desk:
         )
         for victim, number in fresh.most_common(1):
             if number >= least:
-                self.journal.write(self.crew.kill(victim))
+                self.journal.write(self.workers.kill(victim))
                 self._listen()
                 held = sum(run.pid == victim for run in self.record.unfinished.values())
                 says = f"worker {victim} (SIGKILL) while it ran {count(held, 'job')}"
@@ -430,7 +430,7 @@ def play(path: Path | None, number: int | None, speed: float, keep: Path | None)
         # The server's directory is a temporary one: it goes with the server, whatever happens.
         directory = keep or server.directory
         file = directory / JOURNAL_FILE
-        with closing(books.Journal(file)) as journal, View() as view, Crew() as crew:
+        with closing(books.Journal(file)) as journal, View() as view, Workers() as workers:
             view.console.print("  [bold]bide demo: an order desk[/bold]\n")
             for row in read.bad[: books.SHOWN]:
                 view.say("skipped", f"{source} {row}", "yellow")
@@ -442,11 +442,11 @@ def play(path: Path | None, number: int | None, speed: float, keep: Path | None)
             if keep or number is not None:
                 path = directory / "orders.csv"
                 books.write_orders(path, orders)
-            crew.start(server.url, file, directory)
-            view.say("workers", f"{WORKERS} processes: {', '.join(map(str, crew.pids))}")
+            workers.start(server.url, file, directory)
+            view.say("workers", f"{WORKERS} processes: {', '.join(map(str, workers.pids))}")
             seconds = max(o.placed + max(o.deadline, o.paid_after or 0) for o in orders) / speed
             view.say("orders", f"{len(orders):,} from {source}, in {describe(seconds)}")
-            Desk(queue, journal, books.Record(file), crew, view, orders, speed).run()
+            Desk(queue, journal, books.Record(file), workers, view, orders, speed).run()
         if keep:
             view.say("journal", f"python -m bide.cli.demo.books {path} {file}")
         view.console.print()

@@ -22,7 +22,7 @@ from bide.model.ids import check_name, short_id
 from bide.model.job import State
 from bide.protocol.commands import jobs as job_commands
 from bide.views.job import FoundJob
-from bide.views.jobs import OVERLAP, Filter, Walk, anywhere
+from bide.views.jobs import OVERLAP, Filter, Paging, anywhere
 from bide.views.params import read_moment
 from bide.views.site import Site, mask_secrets
 
@@ -146,11 +146,11 @@ def pages(
     """State, queue and ids, a page at a time, each id once."""
     for state in states:
         for queue in queues:
-            walk = Walk()
-            while not walk.is_over:
-                start, size = walk.page(PAGE - OVERLAP)
+            paging = Paging()
+            while not paging.is_over:
+                start, size = paging.page(PAGE - OVERLAP)
                 ids = site.client.run(job_commands.listing(site.keys(queue), state, start, size))
-                fresh = list(walk.read(ids))
+                fresh = list(paging.read(ids))
                 tick(len(fresh))
                 if fresh:
                     yield state, queue, fresh

@@ -143,9 +143,9 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
     yield "cancelled by", short_id(job.cancelled_by or "")
     if job.group is not None:
         yield "group", job.group
-    terms = seen.snapshot.constraints
+    constraints = seen.snapshot.constraints
     yield "calls", _calls(seen)
-    yield "key", shortened(terms.key or "")
+    yield "key", shortened(constraints.key or "")
     if job.expires:
         yield "expired" if job.expired else "expires", _at(job.expires, now)
     yield "not yet", "; ".join(reason.text for reason in reasons)

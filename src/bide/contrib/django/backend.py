@@ -15,7 +15,7 @@ from bide.errors import BideError, JobNotFound, UsageError
 from bide.model.ids import new_id
 from bide.model.options import Options
 from bide.queue import Queue
-from bide.queue.binding import Permit, QueueHome, note_home
+from bide.queue.binding import Permit, TaskQueue, note_task_queue
 from bide.tasks.task import check_options
 
 
@@ -86,8 +86,8 @@ class Backend(_Base):  # type: ignore[misc]
             raise refused(str(error)) from error
         if known[name] is task:  # and not what `using` has made of it, once more for each job
             for queue in self._named or [task.queue_name]:
-                note_home(
-                    name, QueueHome(queue, self.options.get("url"), self.options.get("prefix"))
+                note_task_queue(
+                    name, TaskQueue(queue, self.options.get("url"), self.options.get("prefix"))
                 )
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:

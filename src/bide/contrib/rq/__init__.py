@@ -15,8 +15,9 @@ What makes it hold:
 - A job that waits for other jobs has the *gate* as its `origin`, a queue that no worker reads.
   RQ's worker pushes it there when the others are done. A Timer gives it back its own origin, and
   its delay begins.
-- Timers sleep until the next due time. A job that becomes the earliest is published as a hint; a
-  lost hint costs ten seconds at most. While delay-rq adds jobs, which publishes nothing, they poll.
+- Timers sleep until the next due time. A job that becomes the earliest is published as a wake-up
+  message; a lost message costs ten seconds at most. While delay-rq adds jobs, which publishes
+  nothing, they poll.
 - A Timer's heartbeat is a record among RQ's workers; `bide health` reads it.
 
 RQ's keys have no hash tag, so this needs one server or a Sentinel, and no cluster.

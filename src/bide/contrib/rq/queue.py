@@ -192,7 +192,7 @@ class DelayQueue(rq.Queue):
                 self.connection,
                 "reschedule",
                 [keys.jobs + id, keys.delayed],
-                [id, self.name, count_from, us, keys.hints, GATE, DELAYED],
+                [id, self.name, count_from, us, keys.wakeups, GATE, DELAYED],
             )
         )
 
@@ -242,7 +242,8 @@ class DelayQueue(rq.Queue):
             "delay",
             [job.key, keys.delayed, keys.queues, OTHER_SETS],
             [
-                *(job.id, count_from, us, "unique" if unique else "", keys.list, keys.hints, call),
+                *(job.id, count_from, us, "unique" if unique else ""),
+                *(keys.list, keys.wakeups, call),
                 *(keys.other_set, *fields),
             ],
         )

@@ -71,7 +71,7 @@ def check_connection(client: object) -> None:
         raise UsageError(NO_CLUSTER)
 
 
-HINTS: Final = "rq:delay_hint:"
+WAKEUPS: Final = "rq:delay_hint:"
 """A channel for each queue: when the job is due that has just become its earliest."""
 
 
@@ -83,9 +83,9 @@ class RqKeys:
         name: The queue's name.
         delayed: The sorted set of its delayed jobs.
         other_set: The same where the queue names a key of its own; else empty.
-        hints: The channel of its hints.
+        wakeups: The channel of its wake-up messages.
         list: RQ's list, which workers read.
-        gate: RQ's list of the gate.
+        dependency_hook: RQ's list of the gate.
         scheduled: RQ's registry of jobs that wait for RQ's own scheduler.
         cancelled: RQ's registry of cancelled jobs.
         queues: RQ's set of all queues.
@@ -95,9 +95,9 @@ class RqKeys:
     name: str
     delayed: str
     other_set: str
-    hints: str
+    wakeups: str
     list: str
-    gate: str
+    dependency_hook: str
     scheduled: str
     cancelled: str
     queues: str
@@ -122,9 +122,9 @@ class RqKeys:
             name=queue.name,
             delayed=delayed,
             other_set="" if delayed == usual else delayed,
-            hints=f"{HINTS}{queue.name}",
+            wakeups=f"{WAKEUPS}{queue.name}",
             list=queue.key,
-            gate=f"{queue.redis_queue_namespace_prefix}{GATE}",
+            dependency_hook=f"{queue.redis_queue_namespace_prefix}{GATE}",
             scheduled=ScheduledJobRegistry.key_template.format(queue.name),
             cancelled=CanceledJobRegistry.key_template.format(queue.name),
             queues=queue.redis_queues_keys,

@@ -43,8 +43,8 @@ from bide.client.url import GOODBYE, LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, R
 from bide.contrib.rq.queue import DelayQueue
 from bide.contrib.rq.scripts import (
     GONE,
-    HINTS,
     NO_CLUSTER,
+    WAKEUPS,
     RqKeys,
     check_connection,
     client_like,
@@ -72,7 +72,7 @@ AT_ONCE: Final = 100
 """Jobs or members per call of a script, so that no call is long."""
 
 
-def open_gate(client: redis.Redis, keys: RqKeys) -> bool:
+def run_dependency_hook(client: redis.Redis, keys: RqKeys) -> bool:
     """Let all jobs through that stand at the gate; the delay of each begins.
 
     Returns:
@@ -84,8 +84,8 @@ def open_gate(client: redis.Redis, keys: RqKeys) -> bool:
     staying: list[bytes] = []
     read = AT_ONCE
     while read == AT_ONCE:
-        args = [keys.jobs, DELAYED, HINTS, GATE, len(staying), AT_ONCE]
-        read, through, strays, stay = run(client, "open", [keys.gate], args)
+        args = [keys.jobs, DELAYED, WAKEUPS, GATE, len(staying), AT_ONCE]
+        read, through, strays, stay = run(client, "open", [keys.dependency_hook], args)
         staying += stay
         for id in through:
             log.debug("job %s waits for its delay from now", shown(id))
@@ -106,10 +106,10 @@ def shown(id: bytes) -> str:
 
 
 LONGEST_SLEEP: Final = 10.0
-"""Seconds: what a lost hint may cost, or a server's clock that is set forward."""
+"""Seconds: what a lost wake-up message may cost, or a server's clock that is set forward."""
 
 UNANNOUNCED_SLEEP: Final = 0.1
-"""Seconds between looks while delay-rq adds jobs: it sends no hints."""
+"""Seconds between looks while delay-rq adds jobs: it sends no wake-up messages."""
 
 UNANNOUNCED: Final = 3600.0
 """Seconds for which that is so after the last of its jobs."""
@@ -147,7 +147,7 @@ class Mover:
         """When to look, on this process's monotonic clock."""
         self._pause = RECONNECT_PAUSE
         self._resting_until = 0.0
-        """When to try again after a call that failed; hints do not change it."""
+        """When to try again after a call that failed; wake-up messages do not change it."""
         self.server_ahead = 0.0
         """The server's clock less our monotonic one, in seconds."""
         self.left = Left()
@@ -436,7 +436,7 @@ class Timer:
         self._movers = [Mover(keys) for keys in self._queues]
         self._presence = Presence(self.name, self._movers)
         self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
-        """Hints; an empty name where hints may have been missed, None to stop."""
+        """Wake-up messages; an empty name where some may have been missed, None to stop."""
         self._moved = 0
         self._stopping = False
 
@@ -483,15 +483,15 @@ class Timer:
         self._woken.put(None)
 
     def _burst(self, client: redis.Redis) -> None:
-        open_gate(client, self._queues[0])
+        run_dependency_hook(client, self._queues[0])
         for mover in self._movers:
             while not self._stopping and self._move(client, mover):
                 pass
 
     def _go_on(self, client: redis.Redis) -> None:
         listeners = [
-            ListenerThread(self._connection, f"{self.name} hints", self._hear_hints),
-            ListenerThread(self._connection, f"{self.name} gate", self._watch_gate),
+            ListenerThread(self._connection, f"{self.name} wake-ups", self._listen_for_wakeups),
+            ListenerThread(self._connection, f"{self.name} gate", self._watch_dependency_hook),
         ]
         for listener in listeners:
             listener.start()
@@ -533,21 +533,21 @@ class Timer:
             wake = min(mover.due for mover in self._movers)
             left = min(wake, self._presence.due) - time.monotonic()
             try:
-                hint = self._woken.get(timeout=left) if left > 0 else self._woken.get_nowait()
+                message = self._woken.get(timeout=left) if left > 0 else self._woken.get_nowait()
             except queue.Empty:
                 return
-            if hint is None:
+            if message is None:
                 continue
-            name, due = hint
+            name, due = message
             for mover in self._movers:
                 if not name:
                     mover.look()
                 elif name == mover.keys.name:
                     mover.hear(due)
 
-    def _hear_hints(self, client: redis.Redis) -> Iterator[float]:
-        """Hear when a job becomes the earliest of its queue, or when hints may have been missed."""
-        names = {keys.hints: keys.name for keys in self._queues}
+    def _listen_for_wakeups(self, client: redis.Redis) -> Iterator[float]:
+        """Yield when a job becomes the earliest of its queue, or messages may have been missed."""
+        names = {keys.wakeups: keys.name for keys in self._queues}
         with client.pubsub() as pubsub:  # type: ignore[no-untyped-call]
             pubsub.subscribe(*names)
             while True:
@@ -560,16 +560,17 @@ class Timer:
                 yield 0.0
 
     def _look(self) -> None:
-        """Look at all queues: hints may have been missed."""
+        """Look at all queues: messages may have been missed."""
         self._woken.put(("", 0.0))
 
-    def _watch_gate(self, client: redis.Redis) -> Iterator[float]:
+    def _watch_dependency_hook(self, client: redis.Redis) -> Iterator[float]:
         """Open the gate whenever RQ's workers push jobs there; all queues have the same gate."""
         keys = self._queues[0]
         while True:
             # From its head to its head: it waits for the list, and changes nothing.
-            came = client.blmove(keys.gate, keys.gate, BLOCK, "LEFT", "LEFT") is not None
-            stays = came and not open_gate(client, keys)
+            hook = keys.dependency_hook
+            came = client.blmove(hook, hook, BLOCK, "LEFT", "LEFT") is not None
+            stays = came and not run_dependency_hook(client, keys)
             yield _STAYING if stays else 0.0  # BLMOVE would not wait: the list is not empty
 
     def _check_server(self, client: redis.Redis) -> None:

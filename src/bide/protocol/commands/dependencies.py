@@ -19,9 +19,9 @@ MOST_PARENTS: Final = 20_000
 """Jobs that one may wait for."""
 
 MOST_POST: Final = 250
-"""Letters that are read, and told, in one call at most."""
+"""Messages that are read, and delivered, in one call at most."""
 
-Rest = Callable[[list[Any]], Any]
+Followup = Callable[[list[Any]], Any]
 """Reads a reply, and returns the command that goes on, or None."""
 
 
@@ -56,7 +56,7 @@ def add_dependencies(
     is_last: bool,
     parse: Callable[[list[Any]], T],
     confirm: Kinds = (),
-    rest: Rest | None = None,
+    followup: Followup | None = None,
 ) -> Command[T]:
     """Say what else a job waits for that is being placed.
 
@@ -68,16 +68,16 @@ def add_dependencies(
         is_last: this is all that it waits for.
         parse: reads the last reply.
         confirm: what is to be waited for behind it.
-        rest: reads the reply.
+        followup: reads the reply.
     """
     args: list[Arg] = [raw(child), int(is_last)]
     for parent, outcome in told:
         args += (raw(parent), outcome)
-    return command("dep_add", keys, args, parse, confirm, rest)
+    return command("dep_add", keys, args, parse, confirm, followup)
 
 
 def subscribe(
-    keys: Keys, awaited: Sequence[tuple[str, str]], rest: Rest | None = None
+    keys: Keys, awaited: Sequence[tuple[str, str]], followup: Followup | None = None
 ) -> Command[list[str]]:
     """Have a queue tell the ends of its jobs to those of another; how each has ended by now.
 
@@ -87,12 +87,12 @@ def subscribe(
     Args:
         keys: of the queue that is to tell.
         awaited: who waits, as `{queue}id`, and the id of the job here.
-        rest: reads the reply.
+        followup: reads the reply.
     """
     args: list[Arg] = []
     for child, parent in awaited:
         args += (raw(child), raw(parent))
-    return command("dep_subscribe", keys, args, lambda reply: words(reply, 1), followup=rest)
+    return command("dep_subscribe", keys, args, lambda reply: words(reply, 1), followup=followup)
 
 
 class Children(NamedTuple):
@@ -141,7 +141,7 @@ def read_outbox(keys: Keys, after: str, done: Sequence[str]) -> Command[list[Dep
         done: what was told or asked, as it stands on the server.
     """
     args: list[Arg] = [raw(after), MOST_POST, *map(raw, done)]
-    return command("dep_outbox", keys, args, lambda reply: [*map(_letter, words(reply, 1))])
+    return command("dep_outbox", keys, args, lambda reply: [*map(_message, words(reply, 1))])
 
 
 def resolve(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
@@ -157,7 +157,7 @@ def resolve(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
     return command("dep_resolve", keys, args, lambda reply: None)
 
 
-def _letter(stored: str) -> DependencyMessage:
+def _message(stored: str) -> DependencyMessage:
     mark, rest = stored[0], stored[1:]
     if mark == "@":
         child, parent, outcome = rest.split(" ")

@@ -34,8 +34,8 @@ CHUNK: Final = 250
 CHUNK_BYTES: Final = 2_000_000
 """Jobs, and bytes of bodies, per script call: bounds the time a call may take on the server."""
 
-TERMS_CHUNK: Final = 100
-"""The same of jobs with terms, for which a call does more."""
+CONSTRAINTS_CHUNK: Final = 100
+"""The same of jobs with constraints, for which a call does more."""
 DEDUP_CHUNK: Final = 50
 """Jobs per call of which one may change the body of another, which is then read and written."""
 
@@ -74,7 +74,7 @@ class Prepared(NamedTuple):
     """Task, arguments and options, encoded and signed."""
     durability: Durability = "local"
     """What the enqueue waits for."""
-    terms: str = ""
+    constraints: str = ""
     """Expiry, group, retention and deduplication, as `bide.model.constraints` writes them."""
     parents: tuple[str, ...] = ()
     """The ids of the jobs that it depends on; of jobs of other queues, `{queue}id`."""
@@ -136,7 +136,7 @@ def prepare(
     job_id: str | None = None,
     names: Sequence[str] = (),
     durability: Durability | None = None,
-    terms: str = "",
+    constraints: str = "",
     parents: Sequence[str] = (),
 ) -> Prepared:
     """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
@@ -151,7 +151,7 @@ def prepare(
         DEFAULT_PRIORITY if priority is None else check_priority(priority),
         encode_body(body, names),
         "local" if durability is None else check_durability(durability),
-        terms,
+        constraints,
         tuple(parents),
     )
 
@@ -160,24 +160,24 @@ def enqueue(
     keys: Keys,
     jobs: Sequence[Prepared],
     kinds: Kinds = (),
-    place: bool = False,
+    full: bool = False,
     with_all_keys: bool = False,
 ) -> Command[list[Receipt]]:
     """Add up to `CHUNK` jobs, all or (on a full server) none.
 
     Args:
         keys: of the queue.
-        jobs: what to add: all with terms, or all without.
+        jobs: what to add: all with constraints, or all without.
         kinds: what to wait for behind it. Without jobs, it is only asked whether that can be had.
-        place: some may have terms, and others not.
+        full: some may have constraints, and others not.
         with_all_keys: also those that most calls have no need of, and go without.
     """
     args: list[Arg] = []
-    have_terms = place or bool(jobs and jobs[0].terms)
+    have_constraints = full or bool(jobs and jobs[0].constraints)
     for job in jobs:
         args += job[:_SENT]
-        if have_terms:
-            args += (job.terms, " ".join(job.parents))
+        if have_constraints:
+            args += (job.constraints, " ".join(job.parents))
     if kinds:
         args.append(",".join(kinds))
 
@@ -188,7 +188,7 @@ def enqueue(
             raise unknown_parent(text(reply[1]))
         if reply[0] == b"data":
             raise data_parent(keys.queue or "")
-        if have_terms:
+        if have_constraints:
             return [
                 Receipt(text(id), due_us, read_result(word), confirmed(job, kinds))
                 for job, (word, due_us, id) in zip(jobs, pieces(reply, 2, 3), strict=True)
@@ -204,7 +204,7 @@ def enqueue(
         ]
 
     confirm = kinds if jobs else ()
-    if have_terms:
+    if have_constraints:
 
         def again(reply: list[Any]) -> Command[list[Receipt]] | None:
             return enqueue(keys, jobs, kinds, True) if reply[0] == b"busy" else None
@@ -272,7 +272,7 @@ def enqueue_many(
     No job waits for one of another call in its trip: any of these may have to be sent again, behind
     the others.
     """
-    if len(jobs) == 1 and not (jobs[0].terms or jobs[0].parents):
+    if len(jobs) == 1 and not (jobs[0].constraints or jobs[0].parents):
         yield [enqueue(keys, jobs, kinds)]
         return
     trip: list[Command[list[Receipt]]] = []
@@ -282,8 +282,10 @@ def enqueue_many(
     is_flow = any(map(parents_of, jobs))
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
-        new_kind = _kind(job) if job.terms or is_flow else 0
-        most = CHUNK if not new_kind else DEDUP_CHUNK if has_dedup(job.terms) else TERMS_CHUNK
+        new_kind = _kind(job) if job.constraints or is_flow else 0
+        most = CHUNK
+        if new_kind:
+            most = DEDUP_CHUNK if has_dedup(job.constraints) else CONSTRAINTS_CHUNK
         many = i - first >= most or (is_flow and awaited + len(job.parents) > CHUNK)
         if i > first and (full or many or new_kind != kind or kind == _IN_STEPS):
             trip.append(_adding(keys, jobs[first:i], kinds, kind))
@@ -320,7 +322,7 @@ def _adding(
     if kind == _IN_STEPS:
         return EnqueueFull(keys, jobs[0], kinds).begin()
     # What went without some keys might have to be sent again, behind the others.
-    return enqueue(keys, jobs, kinds, place=kind > 0, with_all_keys=True)
+    return enqueue(keys, jobs, kinds, full=kind > 0, with_all_keys=True)
 
 
 class EnqueueFull:

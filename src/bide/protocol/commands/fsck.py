@@ -35,7 +35,8 @@ GROUPS: Final = ("order", "held", "groups", "turns")
 """What there is to look at of groups, before jobs."""
 
 BESIDE: Final = (
-    *("meta", "hints", "events", "keep", "park", "listeners", "claims", "unique", "folded", "keys"),
+    *("meta", "wakeups", "events", "keep", "park", "listeners", "claims"),
+    *("unique", "folded", "keys"),
 )
 """What else there is to look at in a queue, after `TYPES`."""
 

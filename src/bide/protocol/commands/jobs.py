@@ -134,7 +134,7 @@ def purge(keys: Keys, begin: str | None) -> Command[PurgeReply]:
         begin: a new id, to set the jobs aside (its repeat sets nothing more aside); None to go on
             deleting them.
     """
-    return command("purge", keys, (begin or "-", SWEEP), _read_emptied)
+    return command("purge", keys, (begin or "-", SWEEP), _read_purged)
 
 
 def forget(keys: Keys) -> Command[dict[str, int]]:
@@ -204,7 +204,7 @@ def _read_moved(reply: list[Any]) -> list[ChangeResult]:
     return [ChangeResult(word.decode(), due_us) for word, due_us in pieces(reply, 2, 2)]
 
 
-def _read_emptied(reply: list[Any]) -> PurgeReply:
+def _read_purged(reply: list[Any]) -> PurgeReply:
     if reply[0] == b"busy":
         return PurgeReply(0, True, busy=True)
     return PurgeReply(reply[1], bool(reply[2]))
@@ -285,13 +285,13 @@ def fetch(
         items = zip(ids, reply[2:], strict=True)
         return [*before, *[_snapshot(id, reply[1], item) for id, item in items]]
 
-    def rest(reply: list[Any]) -> Command[list[Snapshot | None]] | None:
+    def followup(reply: list[Any]) -> Command[list[Snapshot | None]] | None:
         count = len(reply) - 2
         if reply[0] != b"more" or count < 1:
             return None
         return fetch(keys, ids[count:], read(ids[:count], reply))
 
-    return command("fetch", keys, [*map(raw, ids)], partial(read, ids), followup=rest)
+    return command("fetch", keys, [*map(raw, ids)], partial(read, ids), followup=followup)
 
 
 def fetch_many(keys: Keys, ids: Sequence[str]) -> list[Command[list[Snapshot | None]]]:
@@ -342,7 +342,7 @@ def latency(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
     def parse(reply: list[Any]) -> list[Minute]:
         return [Minute.read(reply[2] + i, line) for i, line in enumerate(reply[3:])]
 
-    return command("minutes", keys, (first, count), parse)
+    return command("latency_minutes", keys, (first, count), parse)
 
 
 def await_end(keys: Keys, id: str, for_us: int) -> Command[str]:
@@ -378,11 +378,11 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     if item[0] == b"gone":
         return None
     state, since, priority, body, line, result, notes, asked, stored, turn, awaited = item
-    terms = Constraints.read(stored) if stored else Constraints()
+    constraints = Constraints.read(stored) if stored else Constraints()
     run = RunRecord.read(line) if line else None
     known = run.priority if run else priority
     if state == b"blocked":
-        known = terms.priority
+        known = constraints.priority
     if run is not None and not run.started_us:  # cancelled before it was ever claimed
         run = None
     return Snapshot(
@@ -396,7 +396,7 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
         raw_result=result,
         raw_notes=notes,
         asked=asked is not None,
-        constraints=terms,
+        constraints=constraints,
         turn=Turn.read(turn) if turn else None,
         awaits=awaited[0] if awaited else 0,
         awaited=tuple(map(text, awaited[1:])) if awaited else (),
@@ -458,7 +458,7 @@ class Timeline(NamedTuple):
         return self.from_us + self.step_us * len(self.due)
 
 
-class Between(NamedTuple):
+class DuePage(NamedTuple):
     """Jobs due in a stretch of time."""
 
     now_us: int
@@ -499,7 +499,7 @@ def timeline(
 
 def list_due(
     keys: Keys, from_us: int, to_us: int, start: int = 0, count: int = 50
-) -> Command[Between]:
+) -> Command[DuePage]:
     """How many jobs are due from `from_us` on and before `to_us`, and a page of them.
 
     Raises:
@@ -507,9 +507,9 @@ def list_due(
     """
     check_count(count)
 
-    def parse(reply: list[Any]) -> Between:
+    def parse(reply: list[Any]) -> DuePage:
         jobs = [(text(id), due_us) for id, due_us in pieces(reply, 3, 2)]
-        return Between(reply[1], reply[2], jobs)
+        return DuePage(reply[1], reply[2], jobs)
 
     return command("list_due", keys, (from_us, to_us, start, count), parse)
 

@@ -223,10 +223,10 @@ def holders(
             found[text(name)] = _sum([held, *filter(None, [found.get(text(name))])], shown)
         return found
 
-    def rest(reply: list[Any]) -> Command[Holders] | None:
+    def followup(reply: list[Any]) -> Command[Holders] | None:
         return holders(keys, shown, reply[2], read(reply)) if reply[2] else None
 
-    return command("holders", keys, (start, CHUNK, shown), read, followup=rest)
+    return command("holders", keys, (start, CHUNK, shown), read, followup=followup)
 
 
 def ask(seen: Sequence[WorkerInfo], prefix: str, shown: int = MOST_DOING) -> list[Command[Holders]]:

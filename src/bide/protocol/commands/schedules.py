@@ -31,7 +31,7 @@ class Draft(NamedTuple):
     task: str
     body: bytes
     """Of its jobs; signed for the schedule, where there is a key."""
-    terms: str = ""
+    constraints: str = ""
     """What is asked of its jobs beside their due times, as `bide.model.constraints` writes it."""
 
 
@@ -46,7 +46,7 @@ class Set(NamedTuple):
 class Edited(NamedTuple):
     """What became of a schedule that was to fire at other times."""
 
-    word: str
+    result: str
     """`ok`; `same` where it does already; `stale`: another has changed it since; `gone`."""
     schedule: Schedule | None
     """As it is now; None where it is gone."""
@@ -104,8 +104,8 @@ def edit_schedule(
     """
 
     def parse(reply: list[Any]) -> Edited:
-        word = reply[0].decode()
-        return Edited(word, None if word == "gone" else Schedule.read(known.name, reply[2]))
+        result = reply[0].decode()
+        return Edited(result, None if result == "gone" else Schedule.read(known.name, reply[2]))
 
     draft = Draft(known.name, timing, missed, jitter_us, known.priority, known.task, b"")
     return _set(keys, draft, None, known.stand, parse)
@@ -125,16 +125,16 @@ def _set(
     args = (
         *(draft.name, timing.kind, draft.priority, timing.every_us, draft.jitter_us, draft.missed),
         *(timing.limit, timing.start_us, timing.end_us, _written(times), int(closed)),
-        *(timing.written(), draft.task, draft.terms, draft.body, was),
+        *(timing.written(), draft.task, draft.constraints, draft.body, was),
     )
 
-    def rest(reply: list[Any]) -> Command[T] | None:
+    def followup(reply: list[Any]) -> Command[T] | None:
         if reply[0] != b"times":
             return None
         times = timing.ahead(reply[2], reply[1], each=draft.missed == "all")
         return _set(keys, draft, times, was, parse)
 
-    return command("schedule_set", keys, args, parse, followup=rest)
+    return command("schedule_set", keys, args, parse, followup=followup)
 
 
 def read_page(keys: Keys, cursor: str) -> Command[Page]:

@@ -101,7 +101,7 @@ class Popped(NamedTuple):
     """How many jobs were met that are no data; they have failed by this."""
     lost: int = 0
     """Of how many items that the call took its repeat came too late."""
-    astray: bool = False
+    not_data: bool = False
     """The queue holds jobs of a worker's, and no data; they are as they were."""
     stale: bool = False
     """The server has seen a later call of this consumer."""
@@ -216,12 +216,12 @@ def _settle(keys: Keys, settles: Sequence[Settle], before: Sequence[str]) -> Com
         rest = iter(new)
         return [next(rest) if verdict == _LATER else verdict for verdict in before]
 
-    def rest(reply: list[Any]) -> Command[list[Verdict]] | None:
+    def followup(reply: list[Any]) -> Command[list[Verdict]] | None:
         if _LATER.encode() not in reply:
             return None
         return _settle(keys, settles, parse(reply))
 
-    return command("settle", keys, args, parse, followup=rest)
+    return command("settle", keys, args, parse, followup=followup)
 
 
 def fitting(settles: Iterable[Settle]) -> int:
@@ -277,7 +277,7 @@ def _read_popped(reply: list[Any]) -> Popped:
         return Popped([], False, 0, stale=True)
     status, _, more, refused, lost, *items = reply
     ids, bodies = [text(id) for id in items[::2]], items[1::2]
-    return Popped(bodies, bool(more), refused, lost, astray=status == b"strangers", ids=ids)
+    return Popped(bodies, bool(more), refused, lost, not_data=status == b"not_data", ids=ids)
 
 
 def _read_claimed(id: bytes, body: bytes, token: int, tries: int | bytes, due_us: int) -> Claimed:

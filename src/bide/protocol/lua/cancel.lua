@@ -23,7 +23,7 @@ for i = rest, #ARGV do
     word = locate.elsewhere(id)
     if word == 'active' and running == 1 then
       redis.call('ZADD', asked, now, id)
-      redis.pcall('PUBLISH', asked, id) -- a hint, as in `notify_waiters`
+      redis.pcall('PUBLISH', asked, id) -- may be lost, as in `notify_waiters`
       word = 'asked'
     end
   end

@@ -35,7 +35,7 @@ local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
   'limited', 'edges', 'rewinding')
-local has_terms, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
+local has_constraints, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 if set[9] then event.open(set[9]) end
 local calm_until, calm_from, marked = clock.observe(tonumber(set[2]), lease_us)
@@ -69,7 +69,7 @@ end
 local more, given_up, _, lost = reclaim.some(now >= calm_until and now or calm_from, has_groups)
 if #given_up > 0 then notify_waiters.tell(given_up) end
 local may_expire, expired = false, {}
-if has_terms then
+if has_constraints then
   may_expire, expired = expire.some(has_edges and deps_sweep.is_over)
   more = more or may_expire
 end
@@ -132,7 +132,7 @@ local function take(level, picked, at_level)
   redis.call('ZREM', due[level], unpack(ids))
   local bodies = redis.call('HMGET', jobs, unpack(ids))
   local lines = redis.call('HMGET', run, unpack(ids))
-  local asked_of = has_terms and redis.call('HMGET', terms, unpack(ids))
+  local asked_of = has_constraints and redis.call('HMGET', terms, unpack(ids))
   local leases, records = {}, {}
   local lease_score = string.format('%.0f', lease_end) -- once, as `due_time.us` says
   local fresh_head = run_record.fresh(now)
@@ -283,7 +283,7 @@ if not paused then
 end
 
 by(fires_at)
-if has_terms then
+if has_constraints then
   if has_edges then
     -- What was taken and had expired has ended only now.
     deps_sweep.go_on({expired}, 0, TELL)

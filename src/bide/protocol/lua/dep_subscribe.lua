@@ -35,7 +35,7 @@ for i = rest, #ARGV, 2 do
     adds[#adds + 1] = 0
     adds[#adds + 1] = '>' .. parent .. ' ' .. child
   else
-    -- Of one that was removed since, the news may not have been delivered yet.
+    -- Of one that was removed since, the message may not have been delivered yet.
     for _, outcome in ipairs({'C', 'F', 'X'}) do
       if redis.call('ZSCORE', edges, '@' .. child .. ' ' .. parent .. ' ' .. outcome) then
         word = outcome

@@ -1,5 +1,5 @@
--- enqueue_full: add jobs with terms, each due at its own time; an id that exists changes nothing.
--- @rest  id when priority body terms parents
+-- enqueue_full: add jobs with constraints, each due at its time; an existing id changes nothing.
+-- @rest  id when priority body constraints parents
 -- @last  wanted     what the caller will wait for behind this: replica | fsync | replica,fsync
 -- @reply ok now, then per job: word due id    of the job; words: as `dedup` has them, and `open`
 -- @reply cannot     what the server lacks for what is wanted; nothing was added
@@ -9,8 +9,8 @@
 -- @include constraints dedup_keys deps deps_edges deps_insert due_time insert new_jobs
 
 -- open: it exists, and all that it waits for is not known yet (`dep_add`)
--- `enqueue` is the same for jobs without terms, and quicker; those that come with jobs that wait
--- for them come this way, too. This, too, adds first.
+-- `enqueue` is the same for jobs without constraints, and quicker; those that come with jobs that
+-- wait for them come this way, too. This, too, adds first.
 local WIDTH = 6
 if not new_jobs.valid(WIDTH) then
   return redis.error_reply('BADARG enqueue_full rest')

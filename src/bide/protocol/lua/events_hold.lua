@@ -4,7 +4,7 @@
 -- @arg   hold_us    integer  how long from now it holds the stream open; 0 to let go of it
 -- @reply ok now after gap    the id to read on from; 1 where events before it are lost
 
--- Listeners that are known by name; the promises to all others are kept under one that none has.
+-- Listeners that are known by name; for all others the time is kept under one that none has.
 local MOST, OTHERS = 64, '{others}'
 
 if not string.find(name, '^[^%s%c]+$') then return redis.error_reply('BADARG events_hold name') end
@@ -16,7 +16,7 @@ if not read_n and after ~= '-' then return redis.error_reply('BADARG events_hold
 local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
 
 -- Removes first, because a full server refuses what adds before.
-local promised = tonumber(redis.call('ZSCORE', listeners, OTHERS) or 0)
+local others_until = tonumber(redis.call('ZSCORE', listeners, OTHERS) or 0)
 redis.call('ZREM', listeners, name, OTHERS)
 redis.call('ZREMRANGEBYSCORE', listeners, '-inf', now)
 if hold_us > 0 then
@@ -25,11 +25,11 @@ if hold_us > 0 then
   local excess = redis.call('ZCARD', listeners) - (MOST - 1)
   if excess > 0 then
     local forgotten = redis.call('ZPOPMIN', listeners, excess)
-    promised = math.max(promised, tonumber(forgotten[#forgotten]))
+    others_until = math.max(others_until, tonumber(forgotten[#forgotten]))
   end
   redis.call('ZADD', listeners, now + hold_us, name)
 end
-if promised > now then redis.call('ZADD', listeners, promised, OTHERS) end
+if others_until > now then redis.call('ZADD', listeners, others_until, OTHERS) end
 local set = redis.call('HMGET', meta, 'listened', 'told')
 local longest = redis.call('ZRANGE', listeners, -1, -1, 'WITHSCORES')
 if not longest[2] then

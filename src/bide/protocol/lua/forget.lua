@@ -3,9 +3,9 @@
 -- @reply holds, then what and how many    nothing was removed
 
 -- what: pending (delayed, waiting, blocked, or set aside by `purge`), active, ended; schedules;
--- groups (with settings); edges (news for jobs of other queues); paused; limits; quarantined (keys
--- that `bide fsck` has moved); served (by how many who wait for its jobs)
-local GRACE = 50000 -- by which a worker that lives may look later than it has promised
+-- groups (with settings); edges (messages for jobs of other queues); paused; limits; quarantined
+-- (keys that `bide fsck` has moved); served (by how many who wait for its jobs)
+local GRACE = 50000 -- by which a worker that lives may claim later than at its deadline
 
 local found = {'holds'}
 local function holds(what, count)

@@ -280,7 +280,7 @@ end
 
 local function check_terms(id, line, listed, run_line)
   if not constraints.valid(line, true) then
-    if tell('terms', id, 'its terms cannot be read', 'they are removed') then
+    if tell('terms', id, 'its constraints cannot be read', 'they are removed') then
       redis.call('HDEL', terms, id)
     end
     return

@@ -102,15 +102,15 @@ function checks.meta()
       end
     end
   end, 'there are limits')
-  check_mark('terms', exists(terms), 'there are jobs with terms')
+  check_mark('terms', exists(terms), 'there are jobs with constraints')
   check_mark('groups', exists(groups), 'there are groups')
   check_mark('edges', exists(edges), 'jobs wait for others')
   check_mark('trash', exists(unpack(trash)), 'there is a trash')
 end
 
-function checks.hints()
+function checks.wakeups()
   local length = redis.call('LLEN', wake)
-  if length > 1 and tell('wake', '', 'holds ' .. length .. ' hints, where one is enough',
+  if length > 1 and tell('wake', '', 'holds ' .. length .. ' wake-up messages, where one is enough',
     'is cut to one') then
     redis.call('LTRIM', wake, 0, 0)
   end
@@ -140,10 +140,10 @@ function checks.events()
   end
 end
 
--- Promises of workers, and of listeners: none reaches further than so long from now.
-local PROMISES = {keep = {keep, SLACK}, park = {park, SLACK}, listeners = {listeners, 7 * DAY}}
+-- Deadlines of workers, and of listeners: none reaches further than so long from now.
+local DEADLINES = {keep = {keep, SLACK}, park = {park, SLACK}, listeners = {listeners, 7 * DAY}}
 
-local function check_promises(zset, most)
+local function check_deadlines(zset, most)
   fsck.zset(zset, function(who, score)
     local says
     if not fsck.moment(score, math.min(0, now), latest + most) then
@@ -151,7 +151,7 @@ local function check_promises(zset, most)
     elseif tonumber(score) < now - 7 * DAY then
       says = 'was over a week ago'
     elseif part == 'park' and redis.call('ZSCORE', keep, who) then
-      says = 'also keeps the time'
+      says = 'is also a timekeeper'
     end
     if says and tell(part, who, says, 'is removed') then redis.call('ZREM', zset, who) end
   end)
@@ -191,8 +191,8 @@ function checks.keys()
   end)
 end
 
-if PROMISES[part] then
-  check_promises(unpack(PROMISES[part]))
+if DEADLINES[part] then
+  check_deadlines(unpack(DEADLINES[part]))
 elseif NOTED[part] then
   check_noted(unpack(NOTED[part]))
 elseif checks[part] then

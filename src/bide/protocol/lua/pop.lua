@@ -4,7 +4,7 @@
 -- @arg   count        integer  how many at most
 -- @arg   previous_us  integer  only what was due so long ago
 -- @reply ok now more refused lost, then per item: id body
--- @reply strangers    only jobs are due, in a queue that is none of data: they stay as they are
+-- @reply not_data     only jobs are due, in a queue that is none of data: they stay as they are
 -- @reply stale        the consumer has since sent a later call
 -- @include clock run_record wakeup reclaim last_claims retention read_budget
 
@@ -55,7 +55,7 @@ if set[6] then trash_sweep.some(SWEEP, set[12]) end
 -- Look: nothing is taken before its body is known. A reply has some megabytes at most; and few jobs
 -- are refused at once, because their notes are long.
 local ids, bodies, lines, scores, levels = {}, {}, {}, {}, {}
-local items, strangers, full = 0, 0, false
+local items, not_data, full = 0, 0, false
 local room = read_budget.room()
 
 local function look(level)
@@ -72,13 +72,13 @@ local function look(level)
     local read = redis.call('HMGET', jobs, unpack(some))
     local known = redis.call('HMGET', run, unpack(some))
     for i, id in ipairs(some) do
-      full = strangers >= REFUSALS
+      full = not_data >= REFUSALS
       if full then return end
       local n = #ids + 1
       ids[n], bodies[n], lines[n] = id, read[i], known[i]
       scores[n], levels[n] = picked[2 * i], level
       if read[i] and string.byte(read[i]) ~= MARK then
-        strangers = strangers + 1
+        not_data = not_data + 1
       else
         items = items + 1
       end
@@ -97,9 +97,9 @@ end
 
 -- Take. A consumer that finds only jobs is at the wrong queue, unless that is marked to hold data.
 local reply = {'ok', now, 0, 0, 0}
-local astray = strangers > 0 and items == 0 and set[9] ~= 'data'
-if astray then
-  reply[1] = 'strangers'
+local only_jobs = not_data > 0 and items == 0 and set[9] ~= 'data'
+if only_jobs then
+  reply[1] = 'not_data'
   ids = {}
 end
 local removes, completes, fails, records, notes_add = {}, {}, {}, {}, {}
@@ -151,7 +151,7 @@ for i, id in ipairs(ids) do
 end
 for level, remove in pairs(removes) do redis.call('ZREM', due[level], unpack(remove)) end
 if removes[#due] then group.turns() end
-if not astray then last_claims.note(consumer, seq, taken) end
+if not only_jobs then last_claims.note(consumer, seq, taken) end
 
 local limits = retention.limits()
 if #records > 0 then redis.call('HSET', run, unpack(records)) end

@@ -12,7 +12,7 @@
 -- @arg   closed     integer  1 if there are no more times than these
 -- @arg   timing     text     a line that says when it fires: what is compared
 -- @arg   task       text     the name of its task
--- @arg   terms      text     of its jobs; or none
+-- @arg   constraint_line  text  of its jobs; or none
 -- @arg   body       text     of its jobs
 -- @arg   was        text     version, jitter and missed that are to stand there; or none
 -- @reply ok now record    it was set
@@ -23,8 +23,8 @@
 -- @reply data             refused: the queue holds data
 -- @reply many             refused: the queue has as many schedules as it may
 
--- was: only the times, jitter and missed are set, if these still stand there; task, terms, priority
--- and body stay. Without it the schedule is set whole.
+-- was: only the times, jitter and missed are set, if these still stand there; task, constraints,
+-- priority and body stay. Without it the schedule is set whole.
 local MOST = 100000
 
 local given = schedule_record.times(times)
@@ -35,7 +35,8 @@ end
 if not given or not whole or priority > 9 or not schedule_record.is_name(name)
   or not schedule_record.MISSED[missed] or (kind ~= 'every' and kind ~= 'cron' and kind ~= 'at')
   or (kind == 'every') ~= (interval > 0) or string.find(timing .. task, '[\n\r]')
-  or #timing + #task > 8192 or (terms ~= '' and not constraints.valid(terms)) then
+  or #timing + #task > 8192
+  or (constraint_line ~= '' and not constraints.valid(constraint_line)) then
   return redis.error_reply('BADARG schedule_set')
 end
 
@@ -45,7 +46,7 @@ local is_new = not sched
 if was ~= '' then
   body = sched and redis.call('HGET', scheduled, name)
   if not body then return {'gone'} end
-  priority, task, terms = sched.priority, sched.task, sched.terms
+  priority, task, constraint_line = sched.priority, sched.task, sched.constraints
   local is_repeat = sched.timing == timing and sched.jitter == jitter and sched.missed == missed
   local stands = string.format('%.0f %.0f %s', sched.version, sched.jitter, sched.missed)
   if not is_repeat and stands ~= was then
@@ -54,7 +55,7 @@ if was ~= '' then
 end
 if sched and sched.timing == timing then
   if sched.priority == priority and sched.jitter == jitter and sched.missed == missed
-    and sched.task == task and sched.terms == terms
+    and sched.task == task and sched.constraints == constraint_line
     and redis.call('HGET', scheduled, name) == body then
     return {'same', now, schedule_record.format(sched)}
   end
@@ -72,12 +73,12 @@ else
   schedule_record.trim(sched)
 end
 sched.priority, sched.jitter, sched.missed = priority, jitter, missed
-sched.task, sched.terms = task, terms
+sched.task, sched.constraints = task, constraint_line
 
 redis.call('HSET', scheduled, name, body)
 local at = schedule_record.write(name, sched)
 redis.call('HSET', meta, 'scheduled', 1)
-if terms ~= '' then redis.call('HSETNX', meta, 'terms', 1) end
+if constraint_line ~= '' then redis.call('HSETNX', meta, 'terms', 1) end
 if #body > read_budget.LARGE then redis.call('HSETNX', meta, 'large', 1) end
 if at then wakeup.due(at) end
 return {'ok', now, schedule_record.format(sched)}

@@ -1,4 +1,4 @@
--- worker_leave: a worker stops: its promise is dropped, and another keeper is found.
+-- worker_leave: a worker stops: its deadline is dropped, and another timekeeper is found.
 -- @arg   worker  text
 -- @reply ok
 

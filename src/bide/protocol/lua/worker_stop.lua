@@ -7,7 +7,7 @@ for i = rest, #ARGV do
   local known = redis.call('HEXISTS', workers, ARGV[i]) == 1
   if known then
     redis.call('HSET', workers, ARGV[i] .. ' stop', now)
-    redis.pcall('PUBLISH', workers, ARGV[i]) -- a hint: the next heartbeat says the same
+    redis.pcall('PUBLISH', workers, ARGV[i]) -- may be lost: the next heartbeat says the same
   end
   reply[#reply + 1] = known and 'ok' or 'gone'
 end

@@ -96,7 +96,7 @@ class AsyncEvents(loops.AsyncEventsSide):
         if client is not None:
             try:  # a hold with a name expires after ten minutes
                 if self._answers(client) and not self._reader.is_named:
-                    await client.send_last(self._reader.let_go())
+                    await client.send_last(self._reader.release())
             finally:
                 await client.close()
 
@@ -612,17 +612,17 @@ class AsyncQueue(loops.AsyncQueueSide):
             UsageError: no id was given, and the caller does not run in a job.
         """
         if id is None:
-            home, parents = current_job().queue, current_job().parents
+            own, parents = current_job().queue, current_job().parents
         else:
-            home, parents = self.name, (await self.fetch(id)).parents
+            own, parents = self.name, (await self.fetch(id)).parents
         read = {}
-        for name, ids in by_queue(home, parents).items():
+        for name, ids in by_queue(own, parents).items():
             fetches = job_commands.fetch_many(keys_of(name, self.prefix), ids)
             pages = await self._client.run_many(fetches)
             read[name] = [snapshot for page in pages for snapshot in page]
         return [
             AsyncJob(self._beside(name), snapshot.id, snapshot=snapshot)
-            for name, snapshot in in_order(home, parents, read)
+            for name, snapshot in in_order(own, parents, read)
         ]
 
     async def workers(self) -> list[WorkerInfo]:

@@ -7,7 +7,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from bide.model.options import Options, TaskOptions
-from bide.queue.binding import note_home
+from bide.queue.binding import note_task_queue
 from bide.queue.task import TaskCall, as_due, enrolled
 from bide.tasks.registry import Named
 
@@ -67,7 +67,7 @@ class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
         """
         function, self.name, given = enrolled(function, options, name)
         super().__init__(function, queue, Options(), given)
-        note_home(self.name, queue._home)
+        note_task_queue(self.name, queue._task_queue)
         # Not other attributes: other decorators own those, and one could replace the task's own.
         update_wrapper(self, function, updated=())
 

@@ -97,7 +97,7 @@ class Events(threads.EventsSide):
         if client is not None:
             try:  # a hold with a name expires after ten minutes
                 if self._answers(client) and not self._reader.is_named:
-                    client.send_last(self._reader.let_go())
+                    client.send_last(self._reader.release())
             finally:
                 client.close()
 
@@ -609,17 +609,17 @@ class Queue(threads.QueueSide):
             UsageError: no id was given, and the caller does not run in a job.
         """
         if id is None:
-            home, parents = current_job().queue, current_job().parents
+            own, parents = current_job().queue, current_job().parents
         else:
-            home, parents = self.name, self.fetch(id).parents
+            own, parents = self.name, self.fetch(id).parents
         read = {}
-        for name, ids in by_queue(home, parents).items():
+        for name, ids in by_queue(own, parents).items():
             fetches = job_commands.fetch_many(keys_of(name, self.prefix), ids)
             pages = self._client.run_many(fetches)
             read[name] = [snapshot for page in pages for snapshot in page]
         return [
             Job(self._beside(name), snapshot.id, snapshot=snapshot)
-            for name, snapshot in in_order(home, parents, read)
+            for name, snapshot in in_order(own, parents, read)
         ]
 
     def workers(self) -> list[WorkerInfo]:

@@ -62,7 +62,7 @@ class ConsumerSessions:
         with self._ours():
             self._held += len(items)
 
-    def let_go(self, items: Sequence[ItemCore]) -> list[ItemCore]:
+    def release(self, items: Sequence[ItemCore]) -> list[ItemCore]:
         """Stop counting items; return those that this process held, not its parent."""
         with self._ours():
             mine = [item for item in items if item.pid == self._pid]
@@ -184,7 +184,7 @@ def decide(
     at the wrong queue, and the jobs return to the queue unchanged.
     """
     if not has_items and not is_data:
-        return [release(job) for job in not_data], _astray(keys)
+        return [release(job) for job in not_data], _only_jobs(keys)
     failing, rest = not_data[:MOST_REFUSED], not_data[MOST_REFUSED:]
     _warn(keys, len(failing))
     settles = [Settle(job.id, job.token, "fail", data=_refusal(job)) for job in failing]
@@ -208,8 +208,8 @@ def warn_of_lost(keys: Keys, reply: Popped) -> None:
         )
     if reply.refused:
         _warn(keys, reply.refused)
-    if reply.astray:
-        raise _astray(keys)
+    if reply.not_data:
+        raise _only_jobs(keys)
     if reply.refused == MOST_REFUSED and not reply.bodies:
         raise _crowd(keys)
 
@@ -223,7 +223,7 @@ def _warn(keys: Keys, count: int) -> None:
     )
 
 
-def _astray(keys: Keys) -> UsageError:
+def _only_jobs(keys: Keys) -> UsageError:
     return UsageError(
         f"Queue {keys.queue} holds jobs, and no data; give the DelayQueue a name of its own, or "
         "have a Worker serve this queue."

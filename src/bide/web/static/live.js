@@ -42,8 +42,8 @@ function show(state, text, title) {
 
 // Whether the user has selected text in a part: an exchange would lose the selection.
 function marked(part) {
-  const chosen = document.getSelection();
-  return chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode);
+  const selection = document.getSelection();
+  return selection && !selection.isCollapsed && part.contains(selection.anchorNode);
 }
 
 // A field that has another value than the page gave it.
@@ -168,7 +168,7 @@ function listen() {
   line = new EventSource(html.dataset.live);
   line.addEventListener("open", () => { calling.reset(); show("live", "live", LIVE); });
   line.addEventListener("change", (event) => { since = Number(event.data); show("live", "live", LIVE); refresh(); });
-  line.addEventListener("trouble", (event) => show("lost", "lost", JSON.parse(event.data)));
+  line.addEventListener("failure", (event) => show("lost", "lost", JSON.parse(event.data)));
   line.addEventListener("error", () => {
     show("lost", "lost", "The connection broke; it is made again");
     if (line.readyState !== EventSource.CLOSED) return; // the browser itself makes it again

@@ -45,7 +45,7 @@ from bide.worker.processes.ipc import (
     PID,
     Assign,
     Exited,
-    News,
+    PoolEvent,
     Reader,
     Setting,
     Spawned,
@@ -289,9 +289,9 @@ class ForkServer:
                     os.kill(pid, signal.SIGKILL)
                 self._sweep_at = time.monotonic() + SWEEP_AFTER
 
-    def _report(self, news: News) -> None:
+    def _report(self, event: PoolEvent) -> None:
         with contextlib.suppress(OSError):  # the worker has ended; `serve` sees that too
-            send(self._control, encode(news))
+            send(self._control, encode(event))
 
 
 def main() -> None:

@@ -127,7 +127,7 @@ class SpawnFailed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     slot: int = -1
 
 
-News = Spawned | Exited | SpawnFailed
+PoolEvent = Spawned | Exited | SpawnFailed
 
 
 class Spawn(msgspec.Struct, frozen=True, array_like=True):
@@ -139,7 +139,7 @@ class Spawn(msgspec.Struct, frozen=True, array_like=True):
 encode: Final = msgspec.msgpack.Encoder().encode
 _decode_assign: Final = msgspec.msgpack.Decoder(Assign).decode
 decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
-decode_news: Final = msgspec.msgpack.Decoder(News).decode
+decode_pool_event: Final = msgspec.msgpack.Decoder(PoolEvent).decode
 decode_spawn: Final = msgspec.msgpack.Decoder(Spawn).decode
 
 

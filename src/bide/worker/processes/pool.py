@@ -35,7 +35,7 @@ from bide.worker.processes.ipc import (
     Setting,
     Spawn,
     Spawned,
-    decode_news,
+    decode_pool_event,
     decode_reply,
     encode,
     pair,
@@ -482,18 +482,18 @@ class ProcessPool:
             log.error("%s", error)
 
     def _read_event(self, message: bytes | memoryview) -> None:
-        news = decode_news(message)
-        if isinstance(news, Spawned):
+        event = decode_pool_event(message)
+        if isinstance(event, Spawned):
             self._empty.clear()
-            if self.slots[news.slot].on_spawned(news.pid):
+            if self.slots[event.slot].on_spawned(event.pid):
                 self._handle_ready()
-        elif isinstance(news, Exited):
-            self._on_exited(self.slots[news.slot], news)
-        elif news.slot < 0:
-            self._fork_server_exited(TaskNotFound(news.why))
+        elif isinstance(event, Exited):
+            self._on_exited(self.slots[event.slot], event)
+        elif event.slot < 0:
+            self._fork_server_exited(TaskNotFound(event.why))
         else:
-            self._on_init_failed(BideError(news.why))
-            self._spawn_later(self.slots[news.slot])
+            self._on_init_failed(BideError(event.why))
+            self._spawn_later(self.slots[event.slot])
 
     def _on_exited(self, slot: Slot, died: Exited, deaths: int = 1) -> None:
         self.read_messages()  # the messages that it sent before

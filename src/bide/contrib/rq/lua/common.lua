@@ -20,7 +20,7 @@ local function delay_until(delayed, channel, id, us, now)
   redis.call('ZADD', delayed, due, id)
   local next = redis.call('ZRANGEBYSCORE', delayed, '(' .. seconds(now), '+inf', 'LIMIT', 0, 1)[1]
   if us <= now or next == id then
-    redis.pcall('PUBLISH', channel, due) -- a user without the permission to it only loses the hint
+    redis.pcall('PUBLISH', channel, due) -- without the permission, only the message is lost
   end
   return due
 end

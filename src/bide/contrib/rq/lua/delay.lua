@@ -1,7 +1,8 @@
 -- Save a job and put it where it waits for its due time.
 -- KEYS: the job, the sorted set of delayed jobs, RQ's set of queues, the set of unusual sorted sets
 -- ARGV: the job's id; "in" or "at"; microseconds from now or since the epoch; "unique" or "";
---       the queue's key; the channel of hints; what no other call has; the sorted set's key, or ""
+--       the queue's key; the channel of wake-up messages; what no other call has; the sorted
+--       set's key, or ""
 --       for the usual one; then field and value of the job, again and again
 -- Reply: when it is due, in seconds; "exists" where a unique id is taken; "done" where this very
 --        call was done before: its reply was lost, and the job may have run since

@@ -1,7 +1,7 @@
 -- Open the gate: jobs whose dependencies are met have their delay from now.
 -- KEYS: the gate's list
--- ARGV: what a job's key, a sorted set of delayed jobs and a channel of hints begin with; the
---       gate's name; how many jobs to pass over, and how many to read at most
+-- ARGV: what a job's key, a sorted set of delayed jobs and a channel of wake-up messages begin
+--       with; the gate's name; how many jobs to pass over, and how many to read at most
 -- Reply: how many were read; ids that were let through; ids of no job that waits for its delay; of
 --        each that stays, the key of its queue's sorted set, which another program uses
 --
@@ -10,7 +10,7 @@
 -- there.
 local FAR = 4000000000000000 -- microseconds: more than a century
 local list = KEYS[1]
-local jobs, delays, hints, gate = unpack(ARGV, 1, 4)
+local jobs, delays, wakeups, gate = unpack(ARGV, 1, 4)
 local first, limit = tonumber(ARGV[5]), tonumber(ARGV[6])
 local ids = redis.call('LRANGE', list, first, first + limit - 1)
 local fields = {}
@@ -43,7 +43,7 @@ for i, id in ipairs(ids) do
     if kind ~= 'zset' and kind ~= 'none' then
       stay[#stay + 1] = delayed
     else
-      delay_until(delayed, hints .. queue, id, now + us, now)
+      delay_until(delayed, wakeups .. queue, id, now + us, now)
       redis.call('HSET', job, 'status', 'scheduled', 'origin', queue, 'delayed_on', queue)
       if set then
         redis.call('HSET', job, 'delayed_in', set)

@@ -1,7 +1,7 @@
 -- Set when a delayed job is due.
 -- KEYS: the job, the sorted set of delayed jobs
 -- ARGV: the job's id; the queue's name; "in" or "at"; microseconds from now or since the epoch;
---       the channel of hints; the gate's name; what the usual sorted sets begin with
+--       the channel of wake-up messages; the gate's name; what the usual sorted sets begin with
 -- Reply: 1, or 0 if it was not delayed
 local job, delayed = KEYS[1], KEYS[2]
 local id, name, from, us, channel = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]

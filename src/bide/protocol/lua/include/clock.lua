@@ -1,5 +1,5 @@
 -- Jumps of the server's clock. All times are whole microseconds since 1970. A high-water mark in
--- `meta` shows a jump. Backward: the new time is taken, promises made in the old one are dropped,
+-- `meta` shows a jump. Backward: the new time is taken, deadlines set in the old one are dropped,
 -- and leases that reach too far are clamped as they are met. Forward: no lease is reclaimed before
 -- its holder had the time of one lease to renew it.
 local clock = {}

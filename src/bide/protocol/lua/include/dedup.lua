@@ -21,7 +21,7 @@ end
 
 -- The job that holds an entry. Its state: it 'waits' for its first run or 'again' for another (in
 -- which due set, due when, and its record, if any), it 'runs', or is 'cancelled', or has 'ended' in
--- whatever way. A namesake of other terms is another job.
+-- whatever way. A namesake of other constraints is another job.
 local function holder_of(id, field)
   local job = {id = id, state = 'ended'}
   local asked = redis.call('HGET', terms, id)
@@ -45,7 +45,7 @@ local function holds(entry, state)
   return now < tonumber(entry.till) and state ~= 'cancelled'
 end
 
--- Gives a waiting job another due time, and other terms, where it had others `before`.
+-- Gives a waiting job another due time, and other constraints, where it had others `before`.
 local function move(job, level, at, line, before)
   line = line or redis.call('HGET', terms, job.id)
   if job.level ~= level or at ~= job.at or before then
@@ -54,8 +54,8 @@ local function move(job, level, at, line, before)
   insert.begins(constraints.expires(job.id, line, at))
 end
 
--- At which level a waiting job stands with a call's terms: what has a record, at that which it
--- says, unless its group has one. If the call says when the job is due, its wait starts again.
+-- At which level a waiting job stands with a call's constraints: what has a record, at that which
+-- it says, unless its group has one. If the call says when the job is due, its wait starts again.
 local function level_of(call, job, at)
   local level = record_store.moved(job.id, job.level, at)
   if not job.line or constraints.value(call.line, 'g') then return call.level end

@@ -16,8 +16,8 @@ local function numbers(text)
   return found
 end
 
--- What a line of terms asks of a key, or nil. u: way (k: keep, r: replace, x: reject), till; else
--- the numbers, as `constraints` has them.
+-- What a line of constraints asks of a key, or nil. u: way (k: keep, r: replace, x: reject), till;
+-- else the numbers, as `constraints` has them.
 function dedup_keys.rule(line)
   local key, kind, rest = string.match(line, 'k=(%S+) f=(%l)(%S+)')
   if not key then return nil end

@@ -5,7 +5,7 @@ local OUTCOMES = {{completed, 'C'}, {failed, 'F'}, {cancelled, 'X'}}
 local SOME = 100
 local looks = 200 -- at children, whether they have ended, in one call
 local ENDED, FAILED = '-e', '-f' -- values of run_if; '-' is completed
-deps.GATE_US = 30000000 -- a caller that places a job in steps gives up before
+deps.WAIT_US = 30000000 -- a caller that places a job in steps gives up before
 deps.ASK_US = 60000000 -- how long nothing may be heard of another queue's jobs
 
 -- Where each of these jobs is: 'live', or its outcome; nothing for one that there is not.
@@ -112,7 +112,7 @@ function deps.apply(effect, id, line, parent)
   end
 end
 
--- When a job with these terms is due; 0 where it is not.
+-- When a job with these constraints is due; 0 where it is not.
 function deps.due(id, line)
   local level = group.of(line) and group.GROUPED or constraints.level(line)
   return tonumber(redis.call('ZSCORE', due[level], id)) or 0

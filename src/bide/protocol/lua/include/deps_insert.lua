@@ -77,7 +77,7 @@ end
 -- When to look at a job that waits: its placing may be given up; once it is placed, it may expire,
 -- or nothing may be heard of another queue. So neither is taken for the other.
 function deps_insert.look_at(line, id, parents)
-  if not deps_edges.is_open(id) then return now + deps.GATE_US end
+  if not deps_edges.is_open(id) then return now + deps.WAIT_US end
   local at = constraints.begins_by(line)
   if string.find(parents, '{', 1, true) then at = math.min(at or math.huge, now + deps.ASK_US) end
   return at

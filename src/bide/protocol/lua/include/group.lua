@@ -22,7 +22,7 @@ local LIMITED = '^ (%d+) (%d+ %d+ %d+) (%d+ %d+ %d+)$'
 local LONGEST = 180 -- bytes of a record
 local LETTERS = 'abcdefghijk'
 
--- The group of a job with these terms, or nil.
+-- The group of a job with these constraints, or nil.
 function group.of(line) return line and string.match(' ' .. line, ' g=(%S+)') end
 
 function group.parse(text, name)
@@ -52,8 +52,8 @@ function group.format(grp)
   return line .. string.format(' %.0f ', grp.free) .. grp.rate .. ' ' .. grp.spent
 end
 
--- The group of a job with these terms, which is touched by this; `priority` is for one that is not
--- known any more. Nil for a job of no group.
+-- The group of a job with these constraints, which is touched by this; `priority` is for one that
+-- is not known any more. Nil for a job of no group.
 function group.touch(line, priority)
   local name = group.of(line)
   if not name then return nil end

@@ -1,7 +1,7 @@
 -- Where jobs stand that come in, among those of their group or alone, and that get another place.
 local insert = {has_groups = false}
 
--- Something is due then, which the gate may hold back; or over, which no gate does.
+-- Something is due then, which the limits may hold back; or over, which no limits do.
 local soonest_due, soonest_over
 
 function insert.due_by(at)
@@ -20,7 +20,7 @@ function insert.soonest(limited)
   return soonest_over
 end
 
--- Where a job stands, with these terms.
+-- Where a job stands, with these constraints.
 local function put(id, line, level, at)
   local grp = group.touch(line)
   if not grp then

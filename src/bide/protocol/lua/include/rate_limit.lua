@@ -1,4 +1,4 @@
--- The gate of a queue that has limits: so many jobs may begin in a time (`rate`), so many may run
+-- The limits of a queue: so many jobs may begin in a time (`rate`), so many may run
 -- at once (`concurrency`), and none before a moment (`held_until`). `meta` says `limited` while it
 -- has one of these, and only then is anything of this read. The rate is a bucket of `burst` tokens:
 -- a job takes one, and one comes each period / count until it is full. `spent` says when it was
@@ -44,36 +44,36 @@ function rate_limit.carried(bucket)
   return string.format('%.0f 0 0', bucket.at + missing_us)
 end
 
--- How the gate stands: `room` for so many jobs.
+-- How the limits stand: `room` for so many jobs.
 function rate_limit.open(active)
   local set = redis.call('HMGET', meta, 'rate', 'spent', 'concurrency', 'held_until')
-  local gate = {bucket = rate_limit.bucket(set[1], set[2]), slots = math.huge, room = math.huge,
+  local limits = {bucket = rate_limit.bucket(set[1], set[2]), slots = math.huge, room = math.huge,
     held_until = tonumber(set[4]) or 0}
   local most = tonumber(set[3])
-  if most then gate.slots = math.max(0, most - redis.call('ZCARD', active)) end
-  if gate.held_until > now then
-    gate.room = 0
+  if most then limits.slots = math.max(0, most - redis.call('ZCARD', active)) end
+  if limits.held_until > now then
+    limits.room = 0
   else
-    gate.room = math.min(gate.slots, gate.bucket and gate.bucket.tokens or math.huge)
+    limits.room = math.min(limits.slots, limits.bucket and limits.bucket.tokens or math.huge)
     if set[4] then redis.call('HDEL', meta, 'held_until') end
     if not set[1] and not most then redis.call('HDEL', meta, 'limited') end
   end
-  return gate
+  return limits
 end
 
 -- So many have been taken; `overdue`: more is due, `deadline`: when the next is. Both as they are
--- seen through the gate: what it holds back waits for the moment at which it opens, and, where only
--- the end of a job opens it, for the hint of that. Third: whether it holds back something that is
--- due.
-function rate_limit.close(gate, taken, overdue, deadline)
-  local bucket = gate.bucket
+-- seen with the limits: what they hold back waits for the moment at which they let it start,
+-- and, where only the end of a job does, for the wake-up message of that. Third: whether they hold
+-- back something that is due.
+function rate_limit.close(limits, taken, overdue, deadline)
+  local bucket = limits.bucket
   if bucket and (taken > 0 or bucket.rewound) then
     if taken > 0 then bucket.taken, bucket.last = bucket.taken + taken, now end
     redis.call('HSET', meta, 'spent', rate_limit.stored(bucket))
   end
-  if taken < gate.room then return overdue, deadline end
-  if gate.slots <= taken then return false, nil, overdue end
-  local opens = math.max(now + 1, gate.held_until, bucket and rate_limit.refilled(bucket) or 0)
+  if taken < limits.room then return overdue, deadline end
+  if limits.slots <= taken then return false, nil, overdue end
+  local opens = math.max(now + 1, limits.held_until, bucket and rate_limit.refilled(bucket) or 0)
   if overdue then return false, opens, true end
   return false, deadline and math.max(deadline, opens)
 end

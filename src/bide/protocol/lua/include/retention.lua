@@ -12,11 +12,11 @@ local DEFAULT = '10000 86400000000 10000 2592000000000 10000 86400000000'
 
 -- Count and age of completed, failed and cancelled jobs: six numbers; whether any job was ever kept
 -- for a time of its own; and what who asks needs, too: who listens (`event`), whether any job had
--- terms, or a group, or waited for others, and whether there are limits (`rate_limit`).
+-- constraints, or a group, or waited for others, and whether there are limits (`rate_limit`).
 function retention.limits()
   local set = redis.call('HMGET', meta, 'retention', 'own', 'listened', 'terms', 'limited',
     'groups', 'edges', 'results_over')
-  local limits = {own = set[2], listened = set[3], terms = set[4], limited = set[5],
+  local limits = {own = set[2], listened = set[3], constraints = set[4], limited = set[5],
     groups = set[6], edges = set[7], over = set[8]}
   local stored = set[1]
   if not stored or not string.find(stored, SIX) then stored = DEFAULT end
@@ -82,14 +82,14 @@ function retention.trim(limits, kind, limit)
   end
   if #ids == 0 then return end
   redis.call('ZREM', set, unpack(ids))
-  if kind == 3 and limits.terms then dedup_keys.free(ids) end
-  retention.forget(ids, limits.terms)
+  if kind == 3 and limits.constraints then dedup_keys.free(ids) end
+  retention.forget(ids, limits.constraints)
 end
 
--- Removes what is stored of jobs; `has_terms`: whether any job of the queue had terms.
-function retention.forget(ids, has_terms)
+-- Removes what is stored of jobs; `has_constraints`: whether any job of the queue had constraints.
+function retention.forget(ids, has_constraints)
   retention.uncount(ids)
-  for _, hash in ipairs({jobs, run, results, notes, has_terms and terms or nil}) do
+  for _, hash in ipairs({jobs, run, results, notes, has_constraints and terms or nil}) do
     redis.call('HDEL', hash, unpack(ids))
   end
 end

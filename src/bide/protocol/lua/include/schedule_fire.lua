@@ -9,18 +9,18 @@ local deduplicates = false -- any of the schedules that have fired
 -- Adds a job of a schedule, unless it is there, or is deduplicated. `finish` comes behind all that
 -- were added. Says what came of it, as `dedup` does: a word, when the job is due, and its id.
 function schedule_fire.add(sched, id, body, at)
-  local level, rule = 10 - sched.priority, dedup_keys.rule(sched.terms)
+  local level, rule = 10 - sched.priority, dedup_keys.rule(sched.constraints)
   local word, holder = 'created', id
   if rule then
     deduplicates = true
     word, at, holder =
-      dedup.call(rule, {id = id, at = at, level = level, body = body, line = sched.terms})
+      dedup.call(rule, {id = id, at = at, level = level, body = body, line = sched.constraints})
   elseif redis.call('HSETNX', jobs, id, body) == 0 then
     if not new_jobs.untrash({id})[id] then return 'duplicate', 0, id end
     redis.call('HSET', jobs, id, body)
   end
   if word == 'created' then
-    insert.add(id, sched.terms, level, at)
+    insert.add(id, sched.constraints, level, at)
     if book then event.add('added', 'fire', id, '-', 0, at, '') end
   end
   return word, at, holder

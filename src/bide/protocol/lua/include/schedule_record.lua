@@ -1,5 +1,5 @@
 -- The record of a schedule: a line for the scripts, a line of JSON that says when it fires (as its
--- client wrote it), the task's name, and the terms of its jobs, if they have some:
+-- client wrote it), the task's name, and the constraints of its jobs, if they have some:
 --
 --   version kind priority interval jitter missed limit end paused fired seen last: times
 --
@@ -42,10 +42,10 @@ end
 -- The fields of a record, or nil for what is not one.
 function schedule_record.parse(line)
   if not line then return nil end
-  local head, times, dot, timing, task, terms =
+  local head, times, dot, timing, task, constraint_line =
     string.match(line, '^([%w ]+):([ %d]*)(%.?)\n([^\n]*)\n([^\n]*)\n?([^\n]*)$')
   if not head then return nil end
-  local sched = {timing = timing, task = task, terms = terms, closed = dot == '.',
+  local sched = {timing = timing, task = task, constraints = constraint_line, closed = dot == '.',
     times = schedule_record.times(times)}
   sched.version, sched.kind, sched.priority, sched.interval, sched.jitter, sched.missed,
     sched.limit, sched.ends, sched.paused, sched.fired, sched.seen, sched.last =
@@ -67,7 +67,7 @@ function schedule_record.format(sched)
     sched.ends, sched.paused, sched.fired, sched.seen, sched.last)
   for i = 1, #sched.times do line = line .. string.format(' %.0f', sched.times[i]) end
   line = line .. (sched.closed and '.' or '') .. '\n' .. sched.timing .. '\n' .. sched.task
-  return sched.terms == '' and line or line .. '\n' .. sched.terms
+  return sched.constraints == '' and line or line .. '\n' .. sched.constraints
 end
 
 -- Drops what is not to be fired any more: times that were seen, or are after its end.

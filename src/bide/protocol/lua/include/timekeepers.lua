@@ -1,6 +1,6 @@
--- Who keeps the time. For every deadline one worker promises to claim at it, and another to claim a
--- grace later; all others sleep until woken. A worker that dies breaks its promise, which costs the
--- grace, or with its backup the horizon. One that is alone replaces no other, and looks less often.
+-- Timekeepers. For every deadline one worker, the timekeeper, will claim at it, and another, the
+-- backup, a grace later; all others sleep until woken. If the timekeeper dies, that costs the
+-- grace, or with its backup the horizon. A worker that is alone replaces no other, and looks less often.
 local timekeepers = {}
 
 local GRACE, HORIZON, ALONE, LONGEST = 50000, 2000000, 5000000, 10000000
@@ -12,7 +12,7 @@ function timekeepers.due_by(deadline)
   return math.min(deadline or latest, latest)
 end
 
--- Drops promises that were broken and sleeps that are over.
+-- Drops deadlines that were missed and sleeps that are over.
 function timekeepers.forget()
   redis.call('ZREMRANGEBYSCORE', keep, '-inf', '(' .. string.format('%.0f', now - GRACE))
   redis.call('ZREMRANGEBYSCORE', park, '-inf', now)
@@ -27,7 +27,7 @@ function timekeepers.arm(worker, due_by)
   elseif redis.call('ZCOUNT', keep, '-inf', due_by + GRACE) < 2 then
     at = due_by + GRACE
   else
-    -- One after another, so that someone looks every horizon even if all keepers are gone.
+    -- One after another, so that someone looks every horizon even if all timekeepers are gone.
     local last = redis.call('ZRANGE', park, -1, -1, 'WITHSCORES')
     at = math.min(now + LONGEST, math.max(now, tonumber(last[2] or now)) + HORIZON)
     redis.call('ZADD', park, at, worker)
@@ -37,7 +37,7 @@ function timekeepers.arm(worker, due_by)
   return at
 end
 
--- Does the deadline lack a keeper or a backup, and is there anyone to call?
+-- Does the deadline lack a timekeeper or a backup, and is there anyone to call?
 function timekeepers.lacks(due_by)
   local near = redis.call('ZCOUNT', keep, '-inf', due_by + GRACE)
   return near < 2 and (redis.call('ZCARD', park) > 0 or redis.call('ZCARD', keep) > near)

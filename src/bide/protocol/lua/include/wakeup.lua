@@ -1,11 +1,11 @@
--- Waking sleepers. A wake-up is a hint: the list never holds more than one, and a lost one costs
--- a bounded wait, because a keeper's own timer stands behind every deadline.
+-- Waking sleepers by wake-up messages: the list never holds more than one, and a lost one costs a
+-- bounded wait, because the timekeeper's own timer stands behind every deadline.
 local wakeup = {}
 
--- Who promised to look a moment ago and has not is about to, and will find what has come since.
+-- A timekeeper whose deadline has just passed is about to claim, and will find what has come since.
 local ABOUT_TO = 5000
 
--- `from` is the worker that calls for another to keep the time with it, else '-': a worker that
+-- `from` is the worker that calls for another timekeeper or backup, else '-': a worker that
 -- receives its own call twice knows that it is the only one that waits.
 function wakeup.push(from)
   if redis.call('LLEN', wake) == 0 then

@@ -545,7 +545,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
 
         After an exception, this counts as an attempt. Otherwise the items return as they came.
         """
-        left = [item for item in self._sessions.let_go(items) if item.answer is None]
+        left = [item for item in self._sessions.release(items) if item.answer is None]
         await self._give_up(left, error)
 
     async def _give_up(self, items: Sequence[ItemCore], error: BaseException | None) -> None:
