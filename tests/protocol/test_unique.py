@@ -431,7 +431,7 @@ def test_one_that_becomes_the_earliest_wakes_someone(q: Probe) -> None:
 
 
 @pytest.mark.parametrize(
-    "terms",
+    "constraints",
     [
         *(
             "k=k",

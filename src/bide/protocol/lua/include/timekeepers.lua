@@ -1,6 +1,7 @@
 -- Timekeepers. For every deadline one worker, the timekeeper, will claim at it, and another, the
 -- backup, a grace later; all others sleep until woken. If the timekeeper dies, that costs the
--- grace, or with its backup the horizon. A worker that is alone replaces no other, and looks less often.
+-- grace, or with its backup the horizon. A worker that is alone replaces no other, and looks less
+-- often.
 local timekeepers = {}
 
 local GRACE, HORIZON, ALONE, LONGEST = 50000, 2000000, 5000000, 10000000
