@@ -120,7 +120,7 @@ def _verb(function: Callable[[Schedules, FoundSchedule], None]) -> None:
 
     @cron.command(function.__name__, help=function.__doc__)
     @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-    @queues_option("Look only in this queue; again for more.")
+    @queues_option("Queue to look in; repeat for more.")
     @site_options
     def command(names: tuple[str, ...], queues: tuple[str, ...], site: Site) -> None:
         for seen in _meant(site, names, queues):
@@ -129,7 +129,7 @@ def _verb(function: Callable[[Schedules, FoundSchedule], None]) -> None:
 
 @_verb
 def run(schedules: Schedules, seen: FoundSchedule) -> None:
-    """Make a job of each schedule now; when it fires next, stays."""
+    """Create a job of each schedule now; its times do not change."""
     name = seen.schedule.name
     job = schedules.run(name)
     if job.created:
@@ -141,7 +141,7 @@ def run(schedules: Schedules, seen: FoundSchedule) -> None:
 
 @_verb
 def pause(schedules: Schedules, seen: FoundSchedule) -> None:
-    """Let schedules fire no more until they are resumed."""
+    """Stop schedules from firing until they are resumed."""
     name = short_id(schedules.pause(seen.schedule.name).name)
     echo(f"{name} is paused; `bide cron resume {name}` lets it fire again.")
 

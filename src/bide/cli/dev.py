@@ -546,7 +546,7 @@ def _say(text: str) -> None:
     "-c", "--concurrency", metavar="N", type=int, help="Maximum number of jobs that run at once."
 )
 @click.option(
-    "-x", "--executor", type=click.Choice(EXECUTORS), help="Where jobs run, as for `bide worker`."
+    "-x", "--executor", type=click.Choice(EXECUTORS), help="Executor, as for `bide worker`."
 )
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), help="Log format, as for `bide worker`."

@@ -397,9 +397,9 @@ def doctor(ctx: click.Context, site: Site, as_json: bool) -> None:
 
     It also looks for overdue jobs in RQ's delay queues.
 
-    Exits with 1 if a check fails. Each line is ok, warn (safe today), fail (jobs are lost,
-    refused or late), or a note, and says how to repair what is not ok. If a check cannot run,
-    its line says why.
+    The command exits with 1 if a check fails. Each line is ok, warn (jobs are safe today), fail
+    (jobs are lost, refused or late), or a note. A line that is not ok has the repair. If a check
+    cannot run, its line has the reason.
     """
     readings = probe(site.client.url)
     is_lost = all(one.lost for one in readings)

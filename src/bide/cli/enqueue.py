@@ -60,7 +60,7 @@ def _option(
 )
 @_option(
     *("--depends-on", "ID"),
-    "Wait until this job has completed; of another queue, {QUEUE}ID; again for more.",
+    "Wait until this job has completed; repeat for more. For another queue: {QUEUE}ID.",
     multiple=True,
 )
 @_option("--id job_id", "ID", "Id of the job. An id that exists changes nothing.")
@@ -89,9 +89,9 @@ def enqueue(
 ) -> None:
     """Add a job that calls TASK with ARGS.
 
-    TASK is MODULE:FUNCTION, or the name that a task was given; that one is looked for in the
-    modules of [tool.bide.worker]. An argument is read as JSON where it is JSON (42, true,
-    '[1, 2]'), else as text; NAME=VALUE passes a keyword argument.
+    TASK is MODULE:FUNCTION, or a task's own name. The command looks for such a name in the modules
+    of [tool.bide.worker]. An argument that is valid JSON (42, true, '[1, 2]') is read as JSON,
+    otherwise as text. NAME=VALUE passes a keyword argument.
     """
     name = task_name(task)
     positional, named = split(args)

@@ -63,7 +63,7 @@ def events(
     prefix: str | None,
     as_json: bool,
 ) -> None:
-    """Follow what becomes of a queue's jobs, until Ctrl-C."""
+    """Print the events of a queue, until Ctrl-C."""
     queue = Queue(queue_name, url=url, prefix=prefix)
     following = queue.events(
         name=name, after=after, kinds=kinds or None, job_id=job_ids or None, timeout=timeout

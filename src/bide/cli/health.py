@@ -55,10 +55,10 @@ def health(
 ) -> None:
     """Exit with 0 if the server answers and queues are served.
 
-    With --queue, a live worker must serve it; with --max-lateness, no job may be overdue by
-    more. Otherwise it exits with 1 and says what is wrong, a line each. It imports no code
-    of yours. A job is overdue while it waits, also in a paused queue. Without --queue, a live
-    Timer (bide rq-timer) must serve RQ's queues if a delayed job of theirs is overdue.
+    With --queue, a live worker must serve that queue. With --max-lateness, no job may be overdue by
+    more. Otherwise the command exits with 1, and prints a line for each problem. It imports no code
+    of yours. A job is overdue while it waits, also in a paused queue. Without --queue, a live Timer
+    (bide rq-timer) must serve RQ's queues if one of their delayed jobs is overdue.
     """
     limit = None if max_lateness is None else to_us(max_lateness, "--max-lateness") / 1e6
     counts: dict[str, QueueStats] = {}
@@ -146,9 +146,9 @@ def fsck(
 ) -> None:
     """Check that sets, jobs and records of the queues agree.
 
-    Exits with 1 if something does not, also if it was repaired. Workers and producers may continue
-    meanwhile: each step is short, and what it finds is so. A repair loses no job: what can run
-    again becomes due, what cannot has failed and says why.
+    The command exits with 1 if it found something, also if it repaired it. Workers and producers
+    may continue meanwhile: each step is short, and its findings are exact. A repair loses no job:
+    a job that can run again becomes due, and any other job fails with the reason.
     """
     found: list[Found] = []
     for each in look(site, queues, repair):
@@ -299,8 +299,8 @@ WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
 def metrics(queues: tuple[str, ...], port: int | None, host: str | None, site: Site) -> None:
     """Print what queues hold, for Prometheus.
 
-    One scrape target for a server is enough. What workers do, they tell themselves, at /metrics
-    of their --health-port.
+    One scrape target for a server is enough. Workers report their own metrics at /metrics of their
+    --health-port.
     """
     if host and port is None:
         raise click.UsageError("--host is where --port answers; give that too: --port 9109.")

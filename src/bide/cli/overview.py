@@ -68,7 +68,7 @@ def top(
 ) -> None:
     """Watch what is due, queues and workers; Ctrl-C ends it.
 
-    The line of bars is what is due, of all queues, from now to the end of the span.
+    The bars count the jobs of all queues that are due, from now to the end of the span.
     """
     from bide.views import READS
     from bide.views.params import Params

@@ -94,7 +94,7 @@ def pause(names: tuple[str, ...], group: str | None, site: Site) -> None:
 def resume(names: tuple[str, ...], group: str | None, site: Site) -> None:
     """Resume queues, or a group: their jobs are claimed again.
 
-    Also where one of a queue's jobs holds it.
+    The command also ends a pause that a job caused with PauseQueue.
     """
     for _, what, one in _named(site, names, group):
         one.resume()
@@ -152,7 +152,7 @@ def _group_remark(group: GroupCounts) -> Cell:
 def purge(names: tuple[str, ...], dry_run: bool, yes: bool, site: Site) -> None:
     """Remove delayed, waiting and blocked jobs, for good.
 
-    Jobs that run, and those that have finished, stay; so do schedules (`bide cron delete`).
+    Running jobs, finished jobs and schedules stay (delete schedules with `bide cron delete`).
     """
     known = site.known(names)
     counts = site.counts(known).values()
@@ -301,7 +301,7 @@ def limit(
 ) -> None:
     """Show the limits of a queue, or of a group, or set them.
 
-    Those that are not given stay as they are; `none` removes one.
+    A limit that is not given stays as it is; `none` removes a limit.
     """
     settings: QueueSettings = {}
     if rate is not None:
@@ -355,9 +355,10 @@ def _number(text: str) -> int | None:
 def upgrade(names: tuple[str, ...], target: int | None, force: bool, site: Site) -> None:
     """Move the stored data of queues to another schema.
 
-    That is the newest that this bide knows, or an older one, to go back. Older programs are
-    refused from the beginning of the way up to the end of the way back. Jobs run meanwhile. What
-    was interrupted is begun again.
+    Without --to, the data moves to the newest schema of this release; --to names an older one, to
+    return to it. A program that does not know the newer schema is refused from the start of the
+    upgrade until the return is complete. Jobs run meanwhile. If the command is interrupted, run it
+    again.
     """
     to = job_commands.check_schema(SCHEMA if target is None else target)
     known = site.known(names)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     "-x",
     "--executor",
     type=click.Choice(EXECUTORS),
-    help="Where jobs run: in this process, in child processes, or in a process each.  "
+    help="Executor: this process, child processes, or a process for each job.  "
     "[default: auto]",
 )
 @click.option(
@@ -122,7 +122,7 @@ def worker(
     running jobs have finished; a second signal returns them to the queue.
 
     With -w or --health-port, and under systemd (Type=notify), a supervisor starts the workers,
-    starts those that die again, and stops all of them together.
+    replaces a worker that dies, and stops all of them together.
     """
     told = settings()
     modules = modules or told.worker.modules
@@ -170,9 +170,9 @@ def web(
 ) -> None:
     """Serve the dashboard: what is due, queues, jobs, workers.
 
-    Without tokens it can only be read, and only at this machine. $BIDE_WEB_VIEWER_TOKEN lets those
-    in who have it, $BIDE_WEB_OPERATOR_TOKEN lets them change things too; a browser asks for a user,
-    whose name does not matter, and the password, which is the token.
+    Without tokens, the dashboard is read-only and answers only this machine. A request with
+    $BIDE_WEB_VIEWER_TOKEN may read, a request with $BIDE_WEB_OPERATOR_TOKEN may also change things.
+    A browser asks for a user and a password: the token is the password, the user has no effect.
     """
     try:
         from bide.web.access import is_loopback
@@ -239,8 +239,8 @@ def rq_timer(
 ) -> None:
     """Move delayed jobs of RQ's queues when they are due.
 
-    It moves jobs that bide.contrib.rq's DelayQueue or delay-rq delayed; RQ's own workers run them.
-    Any number of Timers may work at once. It stops on SIGINT or SIGTERM.
+    The Timer moves jobs that bide.contrib.rq's DelayQueue or delay-rq delayed; RQ's own workers run
+    them. Several Timers may serve the same queues. The Timer stops on SIGINT or SIGTERM.
     """
     try:
         from bide.contrib.rq import Timer

@@ -259,9 +259,9 @@ def acl(
 ) -> None:
     """Print the least permissions on the server for each ROLE.
 
-    ROLE is worker, producer, operator or viewer; without one, all are printed. Asks no server: give
-    the lines to redis-cli, of each node where --url is of a Cluster. They set no password, and keep
-    one that is there.
+    ROLE is worker, producer, operator or viewer; without ROLE, all of them are printed. The command
+    calls no server: pass the lines to redis-cli, for each node of a Cluster. The lines set no
+    password, and keep an existing one.
     """
     prefix = check_name(resolve_prefix(prefix), "prefix")
     chosen = roles or ROLES

@@ -41,9 +41,11 @@ def workers(ctx: click.Context, queues: tuple[str, ...], site: Site, as_json: bo
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @site_options
 def stop(names: tuple[str, ...], site: Site) -> None:
-    """Ask workers to stop, as a signal would: what they run may end.
+    """Ask workers to stop, as a signal would.
 
-    NAME is a worker's name or its beginning, if no other worker's begins so.
+    Running jobs may finish, for at most the worker's --grace.
+
+    NAME is a worker's name, or the beginning of it, if it matches one worker only.
     """
     there = [worker.name for worker in site.workers()]
     meant = [_meant(name, there) for name in names]

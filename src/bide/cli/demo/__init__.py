@@ -33,12 +33,12 @@ import click
 )
 @click.option("--keep", type=Path, metavar="DIR", help="Keep the journal and the workers' logs.")
 def demo(orders_csv: Path | None, orders: int | None, speed: float, keep: Path | None) -> None:
-    """Play an order desk, kill a worker, and balance the books.
+    """Run 300 orders, kill a worker, and check every order.
 
-    Delayed jobs, three workers, one of them killed, and exact books. Starts a server and
-    workers of its own and leaves nothing behind. ORDERS.csv has the columns
-    order,placed,deadline,paid_after (seconds; a sample is used if none is given). Exits with 0
-    only if no job was lost, early, or run twice without a cause.
+    The demo starts a server and three workers of its own, kills one worker, and leaves nothing
+    behind. ORDERS.csv has the columns order,placed,deadline,paid_after (seconds); without it, the
+    demo uses a sample. The exit code is 0 only if no job was lost, early, or run twice without a
+    cause.
     """
     from bide.cli.demo.books import report
     from bide.cli.demo.play import play

@@ -82,8 +82,8 @@ due_options = together(
 def cancel(leave_running: bool, **meant: Any) -> None:
     """Cancel jobs, and ask running jobs to stop.
 
-    Jobs are named by ID (- reads ids from standard input), or chosen by options; then delayed and
-    waiting ones are meant unless --state says otherwise.
+    Name jobs by ID (- reads ids from standard input), or select them by options. Without --state,
+    options select delayed and waiting jobs.
     """
     change("cancel", Meant(**meant), running=not leave_running)
 
@@ -94,8 +94,8 @@ def cancel(leave_running: bool, **meant: Any) -> None:
 def retry(delay: str | None, at: str | None, **meant: Any) -> None:
     """Run finished jobs again.
 
-    Jobs are named by ID (- reads ids from standard input), or chosen by options; then failed ones
-    are meant unless --state says otherwise.
+    Name jobs by ID (- reads ids from standard input), or select them by options. Without --state,
+    options select failed jobs.
     """
     change("retry", Meant(**meant), when=_read_due(delay, at))
 
@@ -105,8 +105,8 @@ def retry(delay: str | None, at: str | None, **meant: Any) -> None:
 def promote(**meant: Any) -> None:
     """Make jobs due now.
 
-    Jobs are named by ID (- reads ids from standard input), or chosen by options; then delayed ones
-    are meant.
+    Name jobs by ID (- reads ids from standard input), or select them by options. Options select
+    delayed jobs.
     """
     change("promote", Meant(**meant))
 
@@ -117,8 +117,8 @@ def promote(**meant: Any) -> None:
 def reschedule(delay: str | None, at: str | None, **meant: Any) -> None:
     """Give jobs another due time.
 
-    Jobs are named by ID (- reads ids from standard input), or chosen by options; then delayed and
-    waiting ones are meant unless --state says otherwise.
+    Name jobs by ID (- reads ids from standard input), or select them by options. Without --state,
+    options select delayed and waiting jobs.
     """
     if delay is None and at is None:
         raise UsageError("Say when they are due: --in 5m, or --at 2030-01-31T09:00:00+01:00.")
@@ -130,8 +130,8 @@ def reschedule(delay: str | None, at: str | None, **meant: Any) -> None:
 def delete(**meant: Any) -> None:
     """Delete jobs and all their data.
 
-    Jobs are named by ID (- reads ids from standard input), or chosen by options; then those that
-    have ended are meant unless --state says otherwise. One that runs cannot be deleted.
+    Name jobs by ID (- reads ids from standard input), or select them by options. Without --state,
+    options select jobs that have ended. A running job cannot be deleted.
     """
     change("delete", Meant(**meant))
 

@@ -105,7 +105,7 @@ _FILTER: Final = together(
     click.option(
         "--older-than",
         metavar="DURATION",
-        help="Jobs that ended, started or were due (depending on their state) longer ago.",
+        help="Minimum age of a job, since its end, start or due time (depending on its state).",
     ),
     click.option(
         "--due-before",

@@ -51,7 +51,7 @@ from bide.views.verbs import UNBEGUN
 def show(ids: tuple[str, ...], queues: tuple[str, ...], site: Site, as_json: bool) -> None:
     """Show all data of jobs.
 
-    ID may be -, for ids on standard input.
+    With - as ID, the command reads ids from standard input.
     """
     keyring = signing_keys()
     found, missing = locate(site, queues, read_ids(ids))
@@ -257,10 +257,10 @@ def _ago(at: datetime, now: datetime) -> str:
 @site_options
 @json_option
 def ls(wanted: Wanted, limit: int, offset: int, only_ids: bool, site: Site, as_json: bool) -> None:
-    """List jobs, of all queues and states unless told otherwise.
+    """List jobs; without options, of all queues and states.
 
-    Those that run come first, then those that wait or are delayed, by priority and due time, then
-    those that have ended, newest first.
+    Active jobs come first, then waiting and delayed jobs by priority and due time, then jobs that
+    have ended, newest first.
     """
     meant = wanted.filter()
     names = site.known(wanted.queues)
