@@ -72,7 +72,9 @@ def add_up(verdicts: Iterable[Verdict], about: dict[str, Any]) -> list[Figures]:
 
 def _is_a_most(what: str) -> bool:
     """Whether what was counted is not to be added up."""
-    return what.startswith(("latest", "most", "bytes of the longest", "drained", "events kept"))
+    return what.startswith(
+        ("latest", "longest", "most", "bytes of the longest", "drained", "events kept")
+    )
 
 
 def replaced(old: list[Figures], new: list[Figures], order: Iterable[str]) -> list[Figures]:

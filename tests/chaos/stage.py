@@ -43,8 +43,8 @@ class Stage:
         self._stack = stack
         self._clients: dict[str, redis.Redis] = {}
         self._shas = {load_script(name, fault.clock).sha: name for name in script_names()}
-        self.longest: tuple[int, str] = (0, "")
-        """The longest run of a script so far, in microseconds, and the script."""
+        self.longest_us: dict[str, int] = {}
+        """The longest run of each script so far, of those that took `SLOW_US` once."""
         self.proxy: Proxy | None = None
         self.several: Any = None
         """A `Cluster` or `Sentinels`, if the fault is of several servers."""
@@ -60,6 +60,11 @@ class Stage:
         if fault.proxied:
             self.proxy = stack.enter_context(Proxy(self.url))
             self.url = self.proxy.url
+
+    @property
+    def longest(self) -> tuple[int, str]:
+        """The longest run of a script so far, in microseconds, and the script."""
+        return max(((us, name) for name, us in self.longest_us.items()), default=(0, ""))
 
     def _start_server(self, name: str, persist: bool, *extra: str) -> Server:
         options = (*SLOWLOG, *self._fault.server, *extra)
@@ -123,7 +128,7 @@ class Stage:
     def _look_at(self, client: redis.Redis) -> None:
         for entry in client.slowlog_get(5_000):
             words = entry["command"].split(b" ", 2)
-            if words[0].upper() == b"EVALSHA" and entry["duration"] > self.longest[0]:
+            if words[0].upper() == b"EVALSHA":
                 name = self._shas.get(words[1].decode(), "?")
-                self.longest = (entry["duration"], name)
+                self.longest_us[name] = max(self.longest_us.get(name, 0), entry["duration"])
         client.slowlog_reset()

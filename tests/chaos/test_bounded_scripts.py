@@ -329,6 +329,8 @@ def _time_consuming(full: Full) -> None:
     full.time("cancel", lambda: full.settle(full.claim(), "cancel"))
     full.time("fail, kept for long", lambda: full.settle(full.claim(), "fail", "+99999999", ERROR))
     full.time("release", lambda: full.settle(full.claim(), "release"))
+    for size in (len(ERROR), 2_000, 8_000):
+        full.time(f"a full settle, errors of {size} bytes", partial(_settle_flood, full, size))
     full.settle(held, "complete", "", RESULT)
     full.time("settle again", lambda: full.settle(held, "complete", "", RESULT))
     _time_noting(full)
@@ -339,6 +341,18 @@ def _time_consuming(full: Full) -> None:
     stop = queue_commands.worker_stop(keys_of(None), ["w"])
     full.time("worker_stop", lambda: full.client.run(stop))
     full.time("heartbeat", lambda: full.client.run(beat))
+
+
+def _settle_flood(full: Full, size: int) -> None:
+    """As many outcomes as a call takes, with as many errors as it takes among them."""
+    error = b'{"type":"E","message":"' + b"x" * (size - 25) + b'"}'
+    jobs = full.claim()
+    assert len(jobs) == worker_commands.MAX_SETTLES
+    settles = [Settle(job.id, job.token, "complete", "", RESULT) for job in jobs]
+    for i, job in enumerate(jobs[: 2 * worker_commands.MAX_ERRORS : 2]):
+        settles[2 * i] = Settle(job.id, job.token, ("fail", "retry")[i % 2], "+0", error)
+    (call,) = settle_calls(KEYS, settles)
+    assert set(full.client.run(call)) == {"ok"}
 
 
 def _time_popping(full: Full) -> None:
