@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import bide as package
 from bide import Queue
+from bide.cli.main import group
 from tests.support.console import at_terminal, bide, environment, error_of, said
 
 ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
@@ -72,6 +75,16 @@ def test_an_error_prints_no_control_characters(home: Path, one_url: str) -> None
     assert message.isprintable()
     message = error_of(bide(home, f"x{ESCAPES}", url=one_url), 2)
     assert message.isprintable()
+
+
+def test_the_help_of_enqueue_names_the_defaults_of_a_task() -> None:
+    options = {each.name: each for each in group.commands["enqueue"].params}
+    helps = {name: getattr(each, "help", None) or "" for name, each in options.items()}
+    own = package.TaskOptions.__annotations__.keys() & options.keys() | {"queue"}
+    assert len(own) > 8
+    for name, text in helps.items():
+        is_named = re.search(r"\[default: the task's, otherwise .+\]$", text) is not None
+        assert is_named == (name in own), name
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from bide import Queue
 from bide.client.url import same_servers
 from bide.embedded import Server
-from tests.support.console import bide
+from tests.support.console import bide, environment
 from tests.support.workers import at_work, eventually
 
 SHOP = """
@@ -172,6 +174,72 @@ def test_another_server_is_told(
     assert told[0].startswith("jobs of away:cancel_unpaid and 1 more go to unix://")
     assert "(queue orders), and this worker serves unix://" in told[0]
     assert "secret" not in told[0]
+
+
+SITE = """
+import importlib.util, sys, tempfile
+from django.conf import settings
+
+OURS = {"BACKEND": "bide.contrib.django.Backend", "OPTIONS": {"on_commit": False}}
+settings.configure(
+    DATABASES={},
+    TASKS={
+        "default": OURS | {"QUEUES": ["low", "mail"]},
+        "other": OURS | {"QUEUES": ["reports"]},
+    },
+)
+import django
+
+django.setup()
+if importlib.util.find_spec("django.tasks"):
+    from django.tasks import task
+else:
+    from django_tasks import task
+
+
+@task(queue_name="mail")
+def send(to):
+    return to
+
+
+@task(backend="other", queue_name="reports")
+def report():
+    return "read"
+
+
+def enqueue():
+    send.using(queue_name="low").enqueue("ann")
+    report.enqueue()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """An application of Django."""
+    pytest.importorskip("bide.contrib.django")
+    (tmp_path / "site_.py").write_text(SITE)
+    return tmp_path
+
+
+def test_the_queues_of_djangos_settings_are_served(site: Path, one_url: str) -> None:
+    program = [sys.executable, "-c", "import site_; site_.enqueue()"]
+    env = environment(one_url)
+    subprocess.run(program, cwd=site, env=env, check=True, capture_output=True)
+    log = log_of(site, one_url, "site_")
+    assert served(log) == "low, mail, reports"
+    assert warnings(log) == []
+    assert "stopped after 2 jobs" in log
+
+
+@pytest.mark.slow
+def test_one_that_no_worker_serves_is_told_too(site: Path, one_url: str) -> None:
+    assert warnings(log_of(site, one_url, "site_", "-q", "odrers")) == [
+        "this worker serves odrers, where its modules have no task: it will not run site_:send on "
+        "low, site_:send on mail, site_:report on reports; start it with -q low -q mail -q reports"
+    ]
+    assert warnings(log_of(site, one_url, "site_", "-q", "low", "-q", "mail")) == [
+        "no worker runs site_:report on reports: start this worker with -q reports too, or another"
+    ]
 
 
 def test_what_is_only_enqueued_elsewhere_is_not(

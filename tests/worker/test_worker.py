@@ -75,6 +75,21 @@ def test_a_burst_hears_of_what_comes_while_a_job_runs(queue: Queue, raw: redis.R
     assert working.result() == 2
 
 
+def test_a_burst_starts_at_once_what_becomes_due_while_a_job_runs(
+    queue: Queue, witness: Witness
+) -> None:
+    """Otherwise it would look again after five seconds, with its other slots free."""
+    queue.enqueue(jobs.wait_thread)
+    working = Later(lambda: worker(queue, concurrency=2).run(burst=True))
+    jobs.wait_seen(1)
+    delayed = [queue.enqueue(jobs.add, 1, delay=delay) for delay in (0.3, 0.6)]
+    for job in delayed:
+        job.wait(60)
+    jobs.gate.set()
+    assert working.result() == 3
+    assert max(witness.lateness(job.refresh()) for job in delayed) < 1
+
+
 def test_a_delayed_job_is_not_run_by_a_burst(queue: Queue) -> None:
     job = queue.enqueue(jobs.add, 1, delay="1h")
     assert worker(queue).run(burst=True) == 0
