@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import re
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from bide.model.context import CurrentJob
 from bide.model.durations import to_us
 from bide.worker.run.outcome import begin_in_application
 from tests.support import jobs, surface
+from tests.support.console import bide
 from tests.support.workers import burst
 
 pytestmark = pytest.mark.slow
@@ -112,6 +116,93 @@ def test_that_of_a_callback_begins_in_the_callback(
     burst(queue)
     (record,) = (record for record in caplog.records if record.exc_info)
     assert functions(logging.Formatter().format(record))[0] == "told_badly"
+
+
+SHOP = """
+import bide
+
+
+def boom():
+    raise ValueError("boom")
+
+
+async def boom_async():
+    raise ValueError("boom")
+
+
+def translated():
+    boom()
+
+
+async def translated_async():
+    await boom_async()
+
+
+def refused(): ...
+
+
+async def refused_async(): ...
+
+
+def called_back(job, result):
+    raise RuntimeError("no")
+
+
+queue = bide.Queue("mail")
+
+
+class Around:
+    def __enter__(self): ...
+
+    def __exit__(self, kind, error, trace):
+        raise LookupError("not found") from error
+
+
+class Middleware(bide.Middleware):
+    def running(self, job):
+        if "refused" in job.task:
+            raise LookupError("no")
+        return Around() if "translated" in job.task else None
+
+
+bide.add_middleware(Middleware())
+
+
+@queue.task(on_success=called_back)
+def with_callback(): ...
+"""
+
+FRAMES = {
+    "boom": [["boom"]],
+    "boom_async": [["boom_async"]],
+    "translated": [["translated", "boom"], ["__exit__"]],
+    "translated_async": [["translated_async", "boom_async"], ["__exit__"]],
+    "refused": [["running"]],
+    "refused_async": [["running"]],
+}
+"""The functions in the traceback of a task's error: first those of its cause."""
+
+
+@pytest.mark.parametrize("executor", ["auto", "process", "fork"])
+def test_they_begin_there_in_every_executor(tmp_path: Path, one_url: str, executor: str) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    queue = Queue("mail", url=one_url)
+    made = {queue.enqueue(f"shop:{task}").id: task for task in FRAMES}
+    made[queue.enqueue("shop:with_callback").id] = "with_callback"
+    command = ["worker", "shop", "-q", "mail", "--burst", "-x", executor, "--log-format", "json"]
+    done = bide(tmp_path, *command, url=one_url)
+    records = map(json.loads, done.stderr.splitlines())
+    logged = {made[each["job_id"]]: each["exc"] for each in records if "exc" in each}
+    assert functions(textwrap.dedent(logged.pop("with_callback"))) == ["called_back"]
+    for id, task in made.items():
+        if task not in FRAMES:
+            continue
+        error = queue.fetch(id).error
+        assert error is not None
+        for text in (error.traceback, textwrap.dedent(logged[task])):
+            parts = text.split("direct cause of the following")
+            assert [functions(part) for part in parts] == FRAMES[task], text
+    queue.close()
 
 
 def test_where_no_frame_is_the_applications_all_stay() -> None:
