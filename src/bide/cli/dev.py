@@ -214,13 +214,6 @@ def find_program(text: str, here: Path) -> Program:
     """From `app.py`, `shop/tasks.py` or `shop.tasks` to the module.
 
     A file of a package is imported as one: from the directory above the topmost `__init__.py`.
-
-    Args:
-        text: as typed.
-        here: the directory one stands in.
-
-    Raises:
-        UsageError: there is no such file, or it cannot be a module.
     """
     is_path = text.endswith(".py") or "/" in text
     if not is_path and all(part.isidentifier() for part in text.split(".")):
@@ -352,13 +345,7 @@ class Dev:
         self._url = ""
 
     def run(self) -> None:
-        """Run until SIGINT, SIGTERM or SIGHUP, and leave nothing behind.
-
-        Raises:
-            BideError: another `bide dev` has this directory.
-            ServerError: the server does not start.
-            ServerNotFound: there is none to start.
-        """
+        """Run until SIGINT, SIGTERM or SIGHUP, and leave nothing behind."""
         linux.become_subreaper()
         home = self._here / HOME
         home.mkdir(exist_ok=True)

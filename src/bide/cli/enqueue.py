@@ -130,11 +130,7 @@ def enqueue(
 
 
 def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments; `name=value` is a keyword where `name` is a name.
-
-    Raises:
-        UsageError: a keyword is given twice.
-    """
+    """Positional and keyword arguments; `name=value` is a keyword where `name` is a name."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for arg in args:

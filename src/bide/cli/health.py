@@ -167,11 +167,7 @@ def fsck(
 
 
 def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
-    """Look at these queues, or at all and at the lists of queues and of workers; each finding once.
-
-    Raises:
-        BideError: the server refused, or a queue that is named was never used.
-    """
+    """Look at these queues, or at all and the lists of queues and workers; each finding once."""
     if queues:
         names = site.known(queues)
     else:
@@ -333,12 +329,7 @@ def answering(site: Site, queues: Sequence[str]) -> Metrics:
 
 
 def queue_metrics(site: Site, queues: Sequence[str]) -> str:
-    """What the server says of these queues, or of all; text for Prometheus.
-
-    Raises:
-        NotFound: a queue of that name was never used.
-        BideError: the server cannot be asked.
-    """
+    """What the server says of these queues, or of all; text for Prometheus."""
     names = site.known(queues)
     counts = site.counts(names)
     commands = [count_due(keys_of(name, site.prefix), WITHIN) for name in names]

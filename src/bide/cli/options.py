@@ -116,11 +116,7 @@ def complete_queues(
 
 
 def worker_options(queues: Sequence[str], **given: Any) -> dict[str, Any]:
-    """The options of a `Worker`: those given, else those of [tool.bide.worker]; no others.
-
-    Raises:
-        UsageError: the strategy is invalid.
-    """
+    """The options of a `Worker`: those given, else those of [tool.bide.worker]; no others."""
     told = settings().worker
     options: dict[str, Any] = {"queues": list(queues or told.queues)}
     options |= {
@@ -151,11 +147,7 @@ def _no_number(name: str) -> None:
 
 
 def read_address(text: str, option: str = "--health-port") -> tuple[str, int]:
-    """A port, or an interface and a port, as typed: `8080`, `127.0.0.1:8080`, `[::1]:8080`.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """A port, or an interface and a port, as typed: `8080`, `127.0.0.1:8080`, `[::1]:8080`."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isdecimal() and int(port) < 65_536) or (colon and not host):
@@ -184,11 +176,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is named.
-
-        Raises:
-            click.UsageError: there is no such command; the message names the nearest.
-        """
+        """Find the command that is named; if there is none, the error names the nearest."""
         if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             name = args[0]
             if name.startswith("-"):
@@ -197,11 +185,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command.
-
-        Raises:
-            PipeClosed: the pipe is closed; click would exit with 1 on a `BrokenPipeError`.
-        """
+        """Run the command; click would exit with 1 on a `BrokenPipeError`."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

@@ -153,12 +153,7 @@ def aside(text: str) -> None:
 
 @contextmanager
 def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show how far it is, at a terminal and if it takes a while; call the result with steps.
-
-    Args:
-        what: is being done.
-        total: steps that there are; None if that is not known.
-    """
+    """Show how far it is, at a terminal and if it takes a while; call the result with steps."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     progress = Progress(*columns, console=console, transient=True)
@@ -258,11 +253,7 @@ def _fitted(text: str, column: Column, width: int) -> str:
 
 
 def confirmed(question: str, yes: bool) -> bool:
-    """Whether to continue: `--yes` was given, or the user at the terminal agrees.
-
-    Raises:
-        UsageError: there is no terminal to ask at.
-    """
+    """Whether to continue: `--yes` was given, or the user at the terminal agrees."""
     if yes:
         return True
     question = printable(question)

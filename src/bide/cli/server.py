@@ -70,11 +70,7 @@ class Readings(NamedTuple):
 
 
 def probe(url: str | None) -> list[Readings]:
-    """Ask the server about itself; of a Cluster, each master.
-
-    Raises:
-        UsageError: the URL does not fit the server.
-    """
+    """Ask the server about itself; of a Cluster, each master."""
     client = blocking.Client(url, reply_timeout=5.0)
     servers = read_servers(client.url)
     sentinels = (0, 0)
@@ -159,11 +155,7 @@ def queue_names(url: str | None, prefix: str | None) -> list[str]:
 
 
 def queues_with_keys(client: blocking.Client, prefix: str) -> set[str]:
-    """The queues that have keys on the server, of a Cluster on any master, in the list or not.
-
-    Raises:
-        BideError: a node cannot be reached, or does not let us look.
-    """
+    """The queues that have keys on the server, of a Cluster on any master, in the list or not."""
     begin = re.sub(r"[][*?\\^-]", r"\\\g<0>", f"{prefix}:")
     names: set[str] = set()
     try:
@@ -178,11 +170,7 @@ def queues_with_keys(client: blocking.Client, prefix: str) -> set[str]:
 
 
 def delayed_on_rq(client: blocking.Client) -> list[DelaySet] | None:
-    """The sets of RQ's delayed jobs; None where the server does not let us look.
-
-    Raises:
-        BideError: the server cannot be reached.
-    """
+    """The sets of RQ's delayed jobs; None where the server does not let us look."""
     if read_servers(client.url).kind == "cluster":  # RQ cannot be there
         return []
     try:

@@ -1,7 +1,9 @@
 """What the page, the JSON API and `bide top` show: functions from a site and what was asked for.
 
-Each returns plain values, as JSON has them: moments in ISO 8601 and UTC, times in seconds. To add a
-page is to add a line to `READS`, and a template of the same name.
+Each returns plain values, as JSON has them: moments in ISO 8601 and UTC, times in seconds. If a
+parameter is invalid or missing, it raises `UsageError`. If what a parameter names does not exist or
+is not shown, it raises `NotFound`, `JobNotFound` or `ScheduleNotFound`. To add a page is to add a
+line to `READS`, and a template of the same name.
 """
 
 from __future__ import annotations

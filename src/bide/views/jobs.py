@@ -65,12 +65,7 @@ class Paging:
     """How far a list was read."""
 
     def __init__(self, start: int = 0, known: Sequence[str] = ()) -> None:
-        """Set up.
-
-        Args:
-            start: the place of the first that was not read.
-            known: what was read right before that, or the last of it.
-        """
+        """Start at a place; `known` was read right before it, or the last of that."""
         self.start = start
         self._known = set(known)
         self._first = self._size = 0
@@ -131,11 +126,7 @@ class Filter:
 
     @classmethod
     def read(cls, params: Params) -> Filter:
-        """Read `state`, `task`, `error`, `kind`, `text`, `since` and `until`.
-
-        Raises:
-            UsageError: a parameter is invalid.
-        """
+        """Read `state`, `task`, `error`, `kind`, `text`, `since` and `until`."""
         return cls(
             states=params.states(),
             task=_pattern(params.text("task")),
@@ -206,11 +197,7 @@ class Scan:
     """Where to continue; None where all has been looked at."""
 
     async def run(self, most: int) -> list[FoundJob]:
-        """The next jobs that fit, `most` at most.
-
-        Raises:
-            UsageError: `after` is none that a scan has said.
-        """
+        """The next jobs that fit, `most` at most."""
         found: list[FoundJob] = []
         async for seen, place in self._places():
             if len(found) == most:
@@ -221,11 +208,7 @@ class Scan:
         return found
 
     async def each(self) -> AsyncIterator[FoundJob]:
-        """All that fit among those that are looked at.
-
-        Raises:
-            UsageError: `after` is none that a scan has said.
-        """
+        """All that fit among those that are looked at."""
         async for seen, _ in self._places():
             if self.wanted.fits(seen, self.site.mask):
                 yield seen
@@ -280,11 +263,7 @@ class Place(NamedTuple):
 
     @classmethod
     def read(cls, text: str, lists: Sequence[tuple[State, str]]) -> Place:
-        """Read a place; an empty text means the start of the first list.
-
-        Raises:
-            UsageError: the text is not a place in these lists.
-        """
+        """Read a place; an empty text means the start of the first list."""
         if not text:
             return cls(0, 0, *(lists[0] if lists else (State.ACTIVE, "")))
         place, *behind = text.split(" ", 1)
@@ -306,12 +285,7 @@ PAGE: Final = 50
 
 
 async def jobs(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Return a page of the jobs that match, and how many jobs were searched for them.
-
-    Raises:
-        UsageError: a parameter is invalid.
-        NotFound: there is no queue `q`.
-    """
+    """Return a page of the jobs that match, and how many jobs were searched for them."""
     queues = await site.known(params.text("q"))
     wanted, after = Filter.read(params), params.text("after")
     scan = Scan(site, queues, wanted, look=LOOK, after=after)
@@ -351,12 +325,7 @@ async def _named(site: AsyncSite, queues: Sequence[str], wanted: Filter) -> list
 
 
 async def job(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Everything that is known of a job; without `q` it is looked for in all queues.
-
-    Raises:
-        JobNotFound: there is none.
-        NotFound: there is no queue `q`.
-    """
+    """Everything that is known of a job; without `q` it is looked for in all queues."""
     id = params.text("id")
     names = await site.known(params.text("q"))
     commands = [job_commands.fetch(site.keys(name), [id]) for name in names] if id else []
@@ -377,11 +346,7 @@ async def job(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 def read_range(params: Params) -> tuple[int, int]:
-    """The range from `from` on and before `to`, in microseconds.
-
-    Raises:
-        UsageError: one is missing, or they are the wrong way round.
-    """
+    """The range from `from` on and before `to`, in microseconds."""
     from_us, to_us = params.moment_us("from"), params.moment_us("to")
     if from_us is None or to_us is None:
         raise UsageError("A range needs from= and to=; choose one on the timeline.")
@@ -391,12 +356,7 @@ def read_range(params: Params) -> tuple[int, int]:
 
 
 async def stretch(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Count the jobs of each queue that are due from `from` on and before `to`; return some.
-
-    Raises:
-        UsageError: a parameter is invalid.
-        NotFound: there is no queue `q`.
-    """
+    """Count the jobs of each queue that are due from `from` on and before `to`; return some."""
     after_us, before_us = read_range(params)
     start = params.number("start", 0, 1_000_000_000)
     names = await site.known(params.text("q"))
@@ -481,11 +441,7 @@ class _Group:
 
 
 async def failures(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Failed jobs by kind of error: numbers and what is quoted may differ within a kind.
-
-    Raises:
-        NotFound: there is no queue `q`.
-    """
+    """Failed jobs by kind of error: numbers and what is quoted may differ within a kind."""
     groups: dict[str, _Group] = {}
     names = await site.known(params.text("q"))
     counts = {name: each.failed for name, each in (await site.counts(names)).items() if each.failed}

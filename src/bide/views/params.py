@@ -1,4 +1,7 @@
-"""How views read the parameters of an address or a form, and how they write moments."""
+"""How views read the parameters of an address or a form, and how they write moments.
+
+Whatever is read here and is invalid raises `UsageError`, with a sentence that names the parameter.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,7 @@ from bide.model.job import LISTABLE, State
 
 
 def read_moment(text: str, name: str) -> datetime:
-    """Read a moment as typed: ISO 8601 with a time zone.
-
-    Args:
-        text: what was typed.
-        name: an option such as `--at`, or a parameter of an address.
-
-    Raises:
-        UsageError: it is not such a moment.
-    """
+    """Read a moment as typed: ISO 8601 with a time zone."""
     said = f"{name}{' ' if name.startswith('-') else '='}{text[:40]!r}"
     try:
         at = datetime.fromisoformat(text)
@@ -94,11 +89,7 @@ class Params(dict[str, str]):
     """Parameters by name; of one that is repeated, the last. Ids may have odd bytes."""
 
     def __init__(self, text: str | bytes) -> None:
-        """Read a query string, or the body of a form.
-
-        Raises:
-            UsageError: there are too many parameters.
-        """
+        """Read a query string, or the body of a form."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "surrogateescape")
         try:
@@ -119,11 +110,7 @@ class Params(dict[str, str]):
         return [value for key, value in self.pairs if key == name and value]
 
     def number(self, name: str, otherwise: int, most: int) -> int:
-        """Read a whole number from 0 to `most`.
-
-        Raises:
-            UsageError: the value is not such a number.
-        """
+        """Read a whole number from 0 to `most`."""
         text = self.text(name)
         if not text:
             return otherwise
@@ -132,22 +119,14 @@ class Params(dict[str, str]):
         return int(text)
 
     def choice(self, name: str, among: Mapping[str, T], otherwise: str) -> tuple[str, T]:
-        """What a parameter names, and its name.
-
-        Raises:
-            UsageError: it names nothing.
-        """
+        """What a parameter names, and its name."""
         word = self.text(name) or otherwise
         if word not in among:
             raise UsageError(f"There is no {name} {word[:40]!r}; give one of {', '.join(among)}.")
         return word, among[word]
 
     def moment_us(self, name: str) -> int | None:
-        """A moment: microseconds since 1970, or ISO 8601 with a time zone; None for none.
-
-        Raises:
-            UsageError: it is neither.
-        """
+        """A moment: microseconds since 1970, or ISO 8601 with a time zone; None for none."""
         text = self.text(name)
         if not text:
             return None
@@ -162,11 +141,7 @@ class Params(dict[str, str]):
         return at_to_us(read_moment(text, name), name)
 
     def states(self) -> tuple[State, ...]:
-        """The states that `state` names; all for none.
-
-        Raises:
-            UsageError: there is no such state.
-        """
+        """The states that `state` names; all for none."""
         named = self.every("state")
         for name in named:
             if name not in LISTABLE:

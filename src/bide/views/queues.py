@@ -23,12 +23,7 @@ from bide.views.timeline import last_minutes, summarize_lateness
 
 
 async def groups(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Some of the groups of `q`, those with most jobs first; from `after` on.
-
-    Raises:
-        NotFound: there is no queue `q`.
-        UsageError: `q` is not given, or `after` is none that was told.
-    """
+    """Some of the groups of `q`, those with most jobs first; from `after` on."""
     queue = await site.one(params.text("q"))
     after = params.text("after") or BEGIN
     if not (after.isascii() and after.isdecimal()) or len(after) > 20:
@@ -76,11 +71,7 @@ def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
 
 
 async def workers(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """The workers that live or hold a job.
-
-    Raises:
-        NotFound: there is no queue `q`.
-    """
+    """The workers that live or hold a job."""
     names = await site.known(params.text("q"))
     seen = await site.workers()
     return {"workers": workers_report([w for w in seen if set(names) & set(w.about.queues)])}
@@ -133,12 +124,7 @@ async def queues(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 async def queue(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """One queue: its counts, what is due next, who serves it, how late its jobs began lately.
-
-    Raises:
-        UsageError: `q` is not given.
-        NotFound: there is no queue `q`.
-    """
+    """One queue: its counts, what is due next, who serves it, how late its jobs began lately."""
     name = await site.one(params.text("q"))
     keys = site.keys(name)
     counts, ahead, found = await site.client.run_many(

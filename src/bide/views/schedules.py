@@ -63,11 +63,7 @@ MOST: Final = 500
 
 
 async def schedules(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """The schedules of `q`, or of all queues, with the next times of each.
-
-    Raises:
-        NotFound: there is no queue `q`.
-    """
+    """The schedules of `q`, or of all queues, with the next times of each."""
     read: list[FoundSchedule] = []
     for queue in await site.known(params.text("q")):
         read += await read_some(site, queue, MOST - len(read))
@@ -81,13 +77,7 @@ async def schedules(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 async def schedule(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """The schedule `name` of the queue `q`, with its next times.
-
-    Raises:
-        UsageError: `q` is not given, or no schedule can have that name.
-        NotFound: there is no queue `q`.
-        ScheduleNotFound: it has no such schedule.
-    """
+    """The schedule `name` of the queue `q`, with its next times."""
     return describe_schedule(await named(site, params))
 
 
@@ -156,12 +146,7 @@ async def schedule_times(
 ) -> ScheduleTimes:
     """How many times of schedules fall into each stretch of a span.
 
-    Args:
-        site: where they are.
-        queues: queue -> how many schedules it has.
-        from_us: where the first stretch begins, at a whole multiple of `step_us`.
-        to_us: where the last one ends.
-        step_us: how long each is.
+    `queues` says how many schedules each has; `from_us` is a whole multiple of `step_us`.
     """
     owned: list[tuple[str, Schedule]] = []
     for queue, number in queues.items():

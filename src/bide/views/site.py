@@ -42,11 +42,7 @@ class Site:
     """A server and a prefix."""
 
     def __init__(self, url: str | None, prefix: str | None) -> None:
-        """Set up; nothing is sent yet.
-
-        Raises:
-            UsageError: the URL or the prefix is invalid.
-        """
+        """Set up; nothing is sent yet."""
         self.client = blocking.Client(url, retry_for=0)
         self.where = self.client.where
         self.prefix = check_name(resolve_prefix(prefix), "prefix")
@@ -68,11 +64,7 @@ class Site:
         return self.client.run(queue_commands.queues(self._everywhere))
 
     def known(self, names: Sequence[str]) -> list[str]:
-        """Those names, without repeats, or all queues there are if none is given.
-
-        Raises:
-            NotFound: a queue of that name was never used.
-        """
+        """Those names, without repeats, or all queues there are if none is given."""
         there = self.queues()
         for name in names:
             check_name(name, "queue name")
@@ -91,11 +83,7 @@ class Site:
         )
 
     def stop(self, names: Sequence[str]) -> None:
-        """Ask workers to stop.
-
-        Raises:
-            NotFound: one has stopped in the meantime.
-        """
+        """Ask workers to stop."""
         words = self.client.run(queue_commands.worker_stop(self._everywhere, names))
         for name, word in zip(names, words, strict=True):
             if word == "gone":
@@ -190,11 +178,7 @@ class AsyncSite:
     def __init__(
         self, url: str | None, prefix: str | None, queues: Sequence[str] | None, mask: Mask
     ) -> None:
-        """Set up; nothing is sent yet.
-
-        Raises:
-            UsageError: the URL, the prefix or a queue's name is invalid.
-        """
+        """Set up; nothing is sent yet."""
         self.client: Final = aio.AsyncClient(url, retry_for=PATIENCE)
         self.where: Final = self.client.where
         self.prefix: Final = check_name(resolve_prefix(prefix), "prefix")
@@ -219,11 +203,7 @@ class AsyncSite:
         return [name for name in names if self._only is None or name in self._only]
 
     async def known(self, name: str) -> list[str]:
-        """The queue of that name; all of them for none.
-
-        Raises:
-            NotFound: there is none, or it is not shown.
-        """
+        """The queue of that name; all of them for none."""
         there = await self.queues()
         if not name:
             return there
@@ -232,12 +212,7 @@ class AsyncSite:
         return [name]
 
     async def one(self, name: str) -> str:
-        """The queue of that name.
-
-        Raises:
-            UsageError: no name was given.
-            NotFound: there is none, or it is not shown.
-        """
+        """The queue of that name."""
         if not name:
             raise UsageError("Which queue? Give its name as q=.")
         (found,) = await self.known(name)
@@ -252,11 +227,7 @@ class AsyncSite:
         return counts
 
     async def workers(self, jobs: int = MOST_DOING) -> list[WorkerInfo]:
-        """The workers that live or hold a job, and serve what is shown; with what they run now.
-
-        Args:
-            jobs: how many jobs of each worker to name.
-        """
+        """The workers that live or hold a job, and serve what is shown; names `jobs` of each."""
         seen = await self.client.run(queue_commands.workers(self._everywhere))
         held = await self.client.attempt_many(queue_commands.ask(seen, self.prefix, jobs))
         seen = queue_commands.tell(seen, held)

@@ -199,12 +199,7 @@ _ENDED: Final = ("completed", "failed")
 
 
 async def timeline(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """How many jobs are due when, over the `span` minute, hour, day or month; of `q`, or of all.
-
-    Raises:
-        UsageError: there is no such span.
-        NotFound: there is no queue `q`.
-    """
+    """How many jobs are due when, over the `span` minute, hour, day or month; of `q`, or of all."""
     name, span = params.choice("span", TIMELINE_SPANS, "hour")
     there = await site.known(params.text("q"))
     counts = await site.counts(there)
@@ -308,12 +303,7 @@ _NONE: Final = Histogram({})
 
 
 async def lateness(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """How late jobs began over the last `span` hour, day or week; of `q`, or of all queues.
-
-    Raises:
-        UsageError: there is no such span.
-        NotFound: there is no queue `q`.
-    """
+    """How late jobs began over the last `span` hour, day or week; of `q`, or of all queues."""
     name, span = params.choice("span", SPANS, "hour")
     there = await site.known(params.text("q"))
     counts = await site.counts(there)

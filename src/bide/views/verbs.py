@@ -45,12 +45,8 @@ class JobVerb(NamedTuple):
     ) -> list[Command[Any]]:
         """Return the commands that change jobs of one queue, each a bounded number of them.
 
-        Args:
-            keys: of the queue.
-            ids: of the jobs.
-            when: when they are due, to retry or reschedule, as `enqueue.when` writes it.
-            running: whether to cancel jobs that run.
-            unbegun: whether to delete jobs that have not begun.
+        `when` is the new due time of jobs to retry or reschedule, as `enqueue.when` writes it;
+        `running` says whether to cancel running jobs, `unbegun` whether to delete those not begun.
         """
         size = job_commands.MOST_CHANGED
         chunks = [ids[i : i + size] for i in range(0, len(ids), size)]

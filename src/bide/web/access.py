@@ -84,18 +84,7 @@ class Access:
         authorize: Authorize | None = None,
         local_role: Role | str | None = None,
     ) -> None:
-        """Set up.
-
-        Args:
-            viewer_token: the token of users who may look.
-            operator_token: the token of users who may change things too.
-            authorize: decides instead of tokens.
-            local_role: the role of requests from this machine, if there is no token and no hook.
-
-        Raises:
-            UsageError: a token is too short, there are tokens and a hook, or no argument says who
-                may look.
-        """
+        """Set up; `local_role` is that of requests from this machine, without tokens and a hook."""
         for token in (viewer_token, operator_token):
             if token is not None and len(token) < SHORTEST_TOKEN:
                 raise UsageError(
@@ -125,11 +114,7 @@ class Access:
         return not self._tokens and self._authorize is None
 
     async def role(self, request: Request) -> Role:
-        """Return what the sender may do.
-
-        Raises:
-            Refused: the sender may do nothing.
-        """
+        """Return what the sender may do."""
         if self._authorize is not None:
             found = self._authorize(request)
             if inspect.isawaitable(found):
@@ -205,21 +190,13 @@ def is_loopback(host: str) -> bool:
 
 
 def check_origin(request: Request) -> None:
-    """Check that a change was sent by the page itself, or by a client that is not a browser.
-
-    Raises:
-        Refused: another site's page sent it.
-    """
+    """Check that a change was sent by the page itself, or by a client that is not a browser."""
     if not _is_own(request):
         raise Refused("That came from another site; do it on the page itself.", 403)
 
 
 def check_reader(request: Request) -> None:
-    """Check that a read was sent by the page itself, by a link, or by a client without a browser.
-
-    Raises:
-        Refused: a script or an image of another site's page sent it.
-    """
+    """Check that a read was sent by the page itself, a link, or a client without a browser."""
     headers = request.headers
     is_opened = headers.get("sec-fetch-dest") == "document"  # a browser shows it to its user
     is_typed = headers.get("sec-fetch-site") == "none"

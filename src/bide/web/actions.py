@@ -50,12 +50,7 @@ _OF_ONE_FORM: Final = ("sure", "as_of", "after")
 
 
 async def change_jobs(site: AsyncSite, request: Request, params: Params, verb: str) -> Response:
-    """Show which jobs a form selects, or change them.
-
-    Raises:
-        UsageError: the form is invalid.
-        NotFound: there is no such queue.
-    """
+    """Show which jobs a form selects, or change them."""
     does = VERBS[verb]
     if not (does.leaves_list or params.text("id") or params.text("from")):
         raise UsageError(f"{does.label} which jobs? Give an id, or a range: from= and to=.")
@@ -186,13 +181,7 @@ def spread(ids: Sequence[str], over_us: int) -> list[tuple[Sequence[str], int]]:
 async def act_on_schedule(
     site: AsyncSite, request: Request, params: Params, role: Role, verb: str
 ) -> Response:
-    """Do what a form says with a schedule.
-
-    Raises:
-        UsageError: the form is invalid.
-        NotFound: there is no such queue.
-        ScheduleNotFound: the queue has no such schedule.
-    """
+    """Do what a form says with a schedule."""
     seen = await named(site, params)
     queue, one, keys = seen.queue, seen.schedule, site.keys(seen.queue)
     shown: dict[str, Any] = {"role": role, "params": params, "site": site}
@@ -252,14 +241,7 @@ def _to(request: Request, page: str, **params: str) -> Response:
 
 
 async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
-    """Do what a form says in `verb`.
-
-    Raises:
-        Refused: the sender may only look.
-        UsageError: the form is invalid.
-        NotFound: there is no such queue.
-        ScheduleNotFound: the queue has no such schedule.
-    """
+    """Do what a form says in `verb`."""
     if role != Role.OPERATOR:
         raise Refused("You may look, but not change anything; an operator's token may.", 403)
     verb, _, kind = (word := params.text("verb")).partition("-")

@@ -104,8 +104,7 @@ class Live:
     ) -> Response:
         """Server-sent events: `change` with when it was seen, and `failure` with a sentence.
 
-        Raises:
-            Refused: another site's page asks, whose browser would keep the connection.
+        Another site's page is refused: its browser would keep the connection.
         """
         check_origin(request)
         if request.method == "HEAD":  # a stream would not end, and the client waits for its end

@@ -69,12 +69,7 @@ class Selection:
 
 
 async def choose(site: AsyncSite, params: Params, states: Sequence[State]) -> Selection:
-    """Find the jobs that a form selects, if they may be in these states.
-
-    Raises:
-        UsageError: the form selects no jobs, or is invalid.
-        NotFound: there is no queue `q`.
-    """
+    """Find the jobs that a form selects, if they may be in these states."""
     if id := params.text("id"):
         queue = await site.one(params.text("q"))
         return Selection({queue: [id]}, named=True, states=tuple(State), total=1)
@@ -161,11 +156,7 @@ def given(params: Params) -> dict[str, str]:
 
 
 def read_wish(params: Params) -> Wish:
-    """Read the timing, the missed-times policy and the jitter of a form.
-
-    Raises:
-        UsageError: a field is invalid.
-    """
+    """Read the timing, the missed-times policy and the jitter of a form."""
     kind = params.text("kind")
     if kind not in _KINDS:
         raise UsageError("Say by what it fires: a cron expression, an interval, or moments.")

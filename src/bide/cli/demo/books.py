@@ -138,11 +138,7 @@ class Journal:
     """Appends events."""
 
     def __init__(self, path: Path) -> None:
-        """Open a journal; made if need be.
-
-        Raises:
-            DemoError: it cannot be written.
-        """
+        """Open a journal; made if need be."""
         self._path = path
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -150,11 +146,7 @@ class Journal:
             raise self._failed(error.strerror) from None
 
     def write(self, event: Event) -> None:
-        """Append one event.
-
-        Raises:
-            DemoError: it could not be written whole.
-        """
+        """Append one event."""
         line = msgspec.json.encode(event) + b"\n"
         try:
             written = os.write(self._fd, line)
@@ -194,11 +186,7 @@ class Record:
         self.killed: dict[int, Killed] = {}
 
     def read(self) -> list[Event]:
-        """Read what was added since the last call; a line without an end waits for the next call.
-
-        Raises:
-            DemoError: it cannot be read.
-        """
+        """Read what was added since the last call; a line without an end waits for the next."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
@@ -268,11 +256,7 @@ def sample() -> Path:
 
 
 def read_orders(path: Path) -> Orders:
-    """Read orders from a CSV file; bad rows are skipped and reported.
-
-    Raises:
-        DemoError: the file cannot be read, has other columns, or has no valid order.
-    """
+    """Read orders from a CSV file; bad rows are skipped and reported."""
     columns = ",".join(COLUMNS)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -417,11 +401,7 @@ class Books:
 
 
 def balance(orders_csv: Path, journal: Path) -> Books:
-    """Check a journal against the orders.
-
-    Raises:
-        BideError: one of the files cannot be used.
-    """
+    """Check a journal against the orders."""
     orders = read_orders(orders_csv)
     record = Record(journal)
     record.read()

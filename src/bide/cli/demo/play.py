@@ -114,16 +114,7 @@ class Workers:
         return list(self._processes)
 
     def start(self, url: str, journal: Path, logs: Path) -> None:
-        """Start the workers, and wait until the server knows all of them.
-
-        Args:
-            url: the server.
-            journal: where their jobs write.
-            logs: the directory for what they say.
-
-        Raises:
-            DemoError: they do not come.
-        """
+        """Start the workers, and wait until the server knows all of them."""
         options = ["-u", url, "-q", QUEUE, "--lease", f"{LEASE:g}s"]
         for number in range(1, WORKERS + 1):
             log = logs / f"worker-{number}.log"
@@ -150,11 +141,7 @@ class Workers:
             time.sleep(_LOOK_EVERY)
 
     def check(self) -> None:
-        """See that all those run that should.
-
-        Raises:
-            DemoError: one has ended by itself.
-        """
+        """See that all those run that should."""
         for pid, process in self._processes.items():
             if pid not in self._killed and process.poll() is not None:
                 said = self._logs[pid].read_text(errors="replace").splitlines()[-8:]
@@ -409,16 +396,9 @@ JOURNAL_FILE: Final = "journal.jsonl"
 
 
 def play(path: Path | None, number: int | None, speed: float, keep: Path | None) -> books.Books:
-    """Play the orders of a file, and balance the books.
+    """Play the orders of a file, or of the sample, and balance the books.
 
-    Args:
-        path: the CSV file; None for the sample.
-        number: how many orders to play, cutting or repeating what the file holds; None for all.
-        speed: how many seconds of the scenario pass in one.
-        keep: a directory in which journal and logs stay; None for a temporary one.
-
-    Raises:
-        BideError: something that is needed is not there.
+    The file is cut or repeated to `number` orders. Journal and logs stay in the directory `keep`.
     """
     source = path.name if path else "the sample"
     path = path or books.sample()

@@ -147,14 +147,7 @@ def _read_due(delay: str | None, at: str | None) -> str:
 def change(name: str, meant: Meant, **how: Any) -> None:
     """Find the chosen jobs, ask if needed, change them, and report each outcome.
 
-    Args:
-        name: the verb.
-        meant: which jobs.
-        how: arguments of `JobVerb.commands`.
-
-    Raises:
-        UsageError: the arguments do not say which jobs, or there is no terminal to ask at.
-        JobNotFound: there is no job with an id; the other jobs were changed.
+    If there is no job with an id, the other jobs are changed before the error.
     """
     verb = VERBS[name]
     if not meant.ids:

@@ -60,11 +60,7 @@ class Wanted:
         return (self.states or None, self.task, self.error, self.older_than, self.due_before)
 
     def filter(self, otherwise: Sequence[State] = ORDER) -> Filter:
-        """Make a filter; without `states` it has the states `otherwise`.
-
-        Raises:
-            UsageError: an option is invalid.
-        """
+        """Make a filter; without `states` it has the states `otherwise`."""
         asked = [State(state) for state in self.states] or otherwise
         older, before = self.older_than, self.due_before
         return Filter(
@@ -129,11 +125,7 @@ def _read_before(text: str) -> int:
 def scan(
     site: Site, queues: Sequence[str], wanted: Filter, tick: Callable[[int], None]
 ) -> Iterator[FoundJob]:
-    """The jobs that fit, state by state and queue by queue; `tick` hears how many were looked at.
-
-    Raises:
-        BideError: the server failed.
-    """
+    """The jobs that fit, state by state and queue by queue; `tick` gets how many were looked at."""
     for _, queue, ids in pages(site, queues, wanted.states, tick):
         for seen in look_up(site, queue, ids):
             if wanted.fits(seen, mask_secrets):
@@ -168,11 +160,7 @@ def look_up(site: Site, queue: str, ids: Sequence[str]) -> Iterator[FoundJob]:
 
 
 def read_ids(ids: Sequence[str]) -> list[str]:
-    """Ids as given; `-` stands for those on standard input, the first word of each line.
-
-    Raises:
-        UsageError: one cannot be an id.
-    """
+    """Ids as given; `-` stands for those on standard input, the first word of each line."""
     found: dict[str, None] = {}
     for id in ids:
         some = [line.split()[0] for line in sys.stdin if line.strip()] if id == "-" else [id]
@@ -185,16 +173,7 @@ def read_ids(ids: Sequence[str]) -> list[str]:
 def locate(
     site: Site, queues: Sequence[str], ids: Sequence[str]
 ) -> tuple[list[FoundJob], list[str]]:
-    """The jobs of these ids, in the order given, and the ids that lead nowhere.
-
-    Args:
-        site: where to look.
-        queues: in which queues; none means all there are.
-        ids: what to look for.
-
-    Raises:
-        UsageError: an id is in several queues, so it is not clear which is meant.
-    """
+    """The jobs of these ids, in the order given, and the ids that lead nowhere."""
     found: dict[str, FoundJob] = {}
     for queue in site.known(queues):
         for seen in look_up(site, queue, ids):
