@@ -412,7 +412,9 @@ def test_patience_is_no_longer_than_retention_spares_what_a_repeat_must_find(
 def test_wrong_credentials_are_not_tried_again(error: Exception) -> None:
     steps = talk(command())
     next(steps)
-    with pytest.raises(AccessDenied, match=r"redis://host:6379/0 refuses access .*user, the password"):
+    with pytest.raises(
+        AccessDenied, match=r"redis://host:6379/0 refuses access .*user, the password"
+    ):
         steps.send(error)
 
 

@@ -107,17 +107,10 @@ def rules(
     *,
     fsync: bool = False,
 ) -> list[str]:
-    """The rules of a user, as `ACL SETUSER` takes them after its name.
+    """Return the rules of a user, as `ACL SETUSER` takes them after its name.
 
-    Args:
-        role: the user's role.
-        queues: the queues; none for all present and future queues of the prefix.
-        prefix: the prefix of all keys.
-        kind: the kind of servers.
-        fsync: whether jobs may be enqueued with `durability="fsync"`.
-
-    Raises:
-        UsageError: a name is invalid.
+    Without queues, they are for all present and future queues of the prefix. With `fsync`, jobs may
+    be enqueued with that durability.
     """
     everywhere = keys_of(None, prefix)
     touched = {key for name in SCRIPTS[role] for key in load(name).keys}
@@ -184,11 +177,8 @@ _KEY: Final = re.compile(r"([^{}]+?):(?:\{([^{}]+)\}.*|\w+)", re.DOTALL)
 def missing(said: str, command: Command[Any] | None, clock: str) -> str:
     """Say which permission is missing, and what prints it: the end of an error's sentence.
 
-    Args:
-        said: the server's error. Up to Redis 7.0 it does not name a command inside a script, but
-            only the line.
-        command: the command that was refused; None for a call that runs no script.
-        clock: the clock that the script was built for.
+    Up to Redis 7.0, the server's error `said` does not name a command inside a script, but only the
+    line. Without `command`, the refused call runs no script.
     """
     named = _NAMED.search(said)
     is_load = named is not None and named[1].lower() in ("script", _LOAD)

@@ -67,11 +67,7 @@ class AsyncClient:
         reply_timeout: float = REPLY_TIMEOUT,
         clock: str = SERVER_CLOCK,
     ) -> None:
-        """Set up; nothing is sent before the first command. Arguments as for the blocking one.
-
-        Raises:
-            UsageError: the URL is not of a form that bide takes.
-        """
+        """Set up; nothing is sent before the first command. Arguments as for the blocking one."""
         self.url = resolve_url(url)
         self.where = hide_password(self.url)
         self._clock = clock
@@ -89,20 +85,12 @@ class AsyncClient:
         self._open = PerLoop(lambda: _Open(self.attempt_many), _dispose)
 
     async def run(self, command: Command[T]) -> T:
-        """Run one command.
-
-        Raises:
-            BideError: the command failed.
-        """
+        """Run one command, or raise its error."""
         (result,) = await self.run_many([command])
         return result  # type: ignore[no-any-return]
 
     async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Run commands in one round trip.
-
-        Raises:
-            BideError: a command failed; this is the first error. The other commands have run.
-        """
+        """Run commands in one round trip; raise the first error, after all have run."""
         results = await self.attempt_many(commands)
         for result in results:
             if isinstance(result, BideError):
@@ -141,8 +129,7 @@ class AsyncClient:
     async def pop(self, keys: Sequence[str], seconds: int) -> tuple[str, str] | None:
         """Wait up to `seconds` for a wake-up message on any of `keys`; return key and sender.
 
-        Raises:
-            ServerUnavailable: the connection broke; it is replaced at the next call.
+        After `ServerUnavailable`, the next call opens another connection.
         """
         call: Call = ("BLPOP", *keys, seconds)
         reply = await self._drive(self._routes.deliver([call], [keys[0]]), seconds)
@@ -156,29 +143,21 @@ class AsyncClient:
     async def read(self, stream: str, after: str, seconds: float) -> Entries | None:
         """Read the entries of a stream after an id; wait up to `seconds` for the first.
 
-        Returns:
-            The id and line of each entry, or an empty list. None if the connection broke: nothing
-            is lost, because the same call reads the same entries again.
-
-        Raises:
-            BideError: the server refused.
+        Return the id and line of each; None if the connection broke. Then nothing is lost, because
+        the same call reads the same entries again.
         """
         call = reading(stream, after, min(seconds, self._reply_timeout / 2))
         return read_entries(await self._drive(self._routes.deliver([call], [stream])), self.where)
 
     async def load_everywhere(self, scripts: Sequence[str]) -> None:
-        """Load scripts on all nodes; raises as `load`."""
+        """Load scripts on all nodes."""
         nodes: list[str] | Exception = await self._drive(self._routes.masters())
         if isinstance(nodes, Exception):
             raise map_error(nodes, self.where)
         await self.load(scripts, [ToNode(node) for node in nodes])
 
     async def load(self, scripts: Sequence[str], to: Sequence[Route]) -> None:
-        """Load scripts on nodes, or on those that have these keys.
-
-        Raises:
-            BideError: a node could not be reached, or refused.
-        """
+        """Load scripts on nodes, or on those that have these keys."""
         texts = [load(script, self._clock).text for script in scripts]
         calls: list[Call] = [("SCRIPT", "LOAD", text) for _ in to for text in texts]
         routes = [route for route in to for _ in texts]
@@ -192,11 +171,7 @@ class AsyncClient:
         await self._drive(self._routes.deliver([("PING",)], [key]))
 
     async def share(self, command: Command[T]) -> T:
-        """Run one command, in a round trip that concurrent callers share.
-
-        Raises:
-            BideError: the command failed.
-        """
+        """Run one command, in a round trip that concurrent callers share."""
         result: T = await self._open.current.shared.run(command)
         return result
 
@@ -247,11 +222,7 @@ class AsyncClient:
             _dispose(loop, opened)
 
     def _maker(self, node: str) -> Callable[[], Any]:
-        """Return a function that makes a connection to a node.
-
-        Raises:
-            OSError: the library could not read a file that the URL names.
-        """
+        """Return a function that makes a connection to a node."""
         made = self._makers.get(node)
         if made is None:
             settings = options(node, Retry, None)

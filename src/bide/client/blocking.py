@@ -122,10 +122,9 @@ class Connections:
         """The number of next calls that do not spin."""
 
     def round_trip(self, calls: Sequence[Call]) -> list[Any]:
-        """Send calls, and read their replies; error replies are returned as exceptions.
+        """Send calls and read their replies, in which an error reply is an exception.
 
-        Raises:
-            RedisError or OSError: the connection broke, or could not be opened.
+        Raises the library's `RedisError` or an `OSError` if the connection breaks.
         """
         in_flight = self.send(calls)
         if in_flight.size <= SHORT and len(self._busy) == 1:
@@ -287,22 +286,14 @@ class Client:
         return self._at(self.url)
 
     def run(self, command: Command[T]) -> T:
-        """Run one command.
-
-        Raises:
-            BideError: the command failed.
-        """
+        """Run one command, or raise its error."""
         (result,) = self.attempt_many([command])
         if isinstance(result, BideError):
             raise result
         return result  # type: ignore[no-any-return]
 
     def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Run commands in one round trip.
-
-        Raises:
-            BideError: a command failed; this is the first error. The other commands have run.
-        """
+        """Run commands in one round trip; raise the first error, after all have run."""
         results = self.attempt_many(commands)
         for result in results:
             if isinstance(result, BideError):
@@ -341,12 +332,8 @@ class Client:
     def read(self, stream: str, after: str, seconds: float) -> Entries | None:
         """Read the entries of a stream after an id; wait up to `seconds` for the first.
 
-        Returns:
-            The id and line of each entry, or an empty list. None if the connection broke: nothing
-            is lost, because the same call reads the same entries again.
-
-        Raises:
-            BideError: the server refused.
+        Return the id and line of each; None if the connection broke. Then nothing is lost, because
+        the same call reads the same entries again.
         """
         call = reading(stream, after, min(seconds, self._reply_timeout / 2))
         return read_entries(self._drive(self._routes.deliver([call], [stream])), self.where)
@@ -525,8 +512,7 @@ def _connect_to_master(connection: Any) -> None:
 def node_of(client: Client, key: str) -> redis.Redis:
     """Return the library's client of the node that has a key, for calls outside of bide's commands.
 
-    Raises:
-        RedisError, OSError or BideError: the node is not known now.
+    Raises the library's errors, or `BideError`, if the node is not known now.
     """
     found: str | Exception = client._drive(client._routes.locate(key))
     if isinstance(found, Exception):
@@ -535,7 +521,7 @@ def node_of(client: Client, key: str) -> redis.Redis:
 
 
 def masters(client: Client) -> list[redis.Redis]:
-    """Return the library's clients of all nodes that hold data; raises as `node_of`."""
+    """Return the library's clients of all nodes that hold data."""
     found: list[str] | Exception = client._drive(client._routes.masters())
     if isinstance(found, Exception):
         raise found

@@ -33,12 +33,7 @@ class Coalescer(Generic[R, T]):
     def __init__(
         self, send: Callable[[list[R]], Awaitable[Sequence[T | BideError]]], most: int = sys.maxsize
     ) -> None:
-        """Set up.
-
-        Args:
-            send: makes a round trip; returns a result or a `BideError` for each request.
-            most: maximum requests of one round trip.
-        """
+        """Set up; `send` returns a result or a `BideError` for each of at most `most` requests."""
         self._send: Final = send
         self._most: Final = most
         self._waiting: list[_Caller[R, T]] = []
@@ -47,11 +42,7 @@ class Coalescer(Generic[R, T]):
         self._settled: asyncio.Future[None] | None = None
 
     async def run(self, request: R) -> T:
-        """Run a request together with others.
-
-        Raises:
-            BideError: the request failed.
-        """
+        """Run a request together with others."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         self._waiting.append(_Caller(request, answer))
@@ -134,12 +125,7 @@ class PerLoop(Generic[T]):
         make: Callable[[], T],
         leave: Callable[[asyncio.AbstractEventLoop, T], None] = lambda _loop, _one: None,
     ) -> None:
-        """Set up.
-
-        Args:
-            make: makes the value for the running event loop.
-            leave: disposes of a value whose event loop was closed; called from another loop.
-        """
+        """Set up; `leave` disposes of the value of a closed event loop, and runs on another one."""
         self._make = make
         self._leave = leave
         self._all: dict[asyncio.AbstractEventLoop, T] = {}
@@ -189,22 +175,16 @@ class ReadThroughCache(Generic[T]):
     def __init__(self, lasts: float, rest: Callable[[float], float] = lambda took: 0.0) -> None:
         """Set up.
 
-        Args:
-            lasts: seconds for which a read counts as recent, from its start.
-            rest: takes the seconds that a read took; returns the seconds for which it counts as
-                recent, from its end. Not called for a read that failed.
+        A read is recent for `lasts` seconds from its start. `rest` takes the seconds that it took,
+        and returns the seconds for which it is recent from its end; it is not called for a read
+        that failed.
         """
         self._lasts: Final = lasts
         self._rest: Final = rest
         self._reads: dict[Hashable, _Read[T]] = {}
 
     async def read(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of a read.
-
-        Args:
-            key: equal for equal reads.
-            read: called if there is no read in flight and no recent one.
-        """
+        """Return the result of a read; call `read` if no equal one is in flight or recent."""
         now = time.monotonic()
         self._reads = {
             key: one for key, one in self._reads.items() if not one.task.done() or now < one.until

@@ -144,11 +144,7 @@ class Settings(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 def settings() -> Settings:
-    """Return the settings of the environment, otherwise those of the file.
-
-    Raises:
-        UsageError: the file cannot be read, or has an unknown or invalid setting.
-    """
+    """Return the settings of the environment, otherwise those of the file."""
     file = _file()
     log_format = os.environ.get("BIDE_LOG_FORMAT")
     if log_format:
@@ -166,13 +162,6 @@ def url_or_prefix(name: str, given: str | None) -> tuple[str | None, str]:
     """Return the URL or the prefix in force, and its source for an error text.
 
     The file is read only if no other source has a value.
-
-    Args:
-        name: `url` or `prefix`.
-        given: the argument, if there was one.
-
-    Raises:
-        UsageError: as for `settings`.
     """
     held: str | None = getattr(_overridden, name)
     if held or given:
@@ -188,9 +177,6 @@ def signing_keys() -> Keyring | None:
     """Return the keys that sign and check jobs; None if none are set.
 
     They come only from the environment: a secret must not be in a file that is committed.
-
-    Raises:
-        UsageError: they cannot be read.
     """
     text = _overridden.signing_keys or os.environ.get(VARIABLE)
     if text is not None and not text.strip():  # probably a secret that was not filled in
@@ -237,13 +223,6 @@ def override(
 
     An override applies to all threads of the process. The latest one wins; settings that it leaves
     out stay as they were.
-
-    Args:
-        url: the server.
-        prefix: the prefix of the keys.
-        clock: the clock that the scripts are built for.
-        fake_server: the replacement for a server (`bide.queue.binding.FakeServer`).
-        signing_keys: in the form of $BIDE_SIGNING_KEYS.
     """
     ours = Override(url or None, prefix or None, clock or None, fake_server, signing_keys or None)
     _change(lambda held: (*held, ours))

@@ -105,11 +105,9 @@ always finds the record of the original call."""
 
 
 def check_retry_for(retry_for: float) -> float:
-    """Return `retry_for` if retention allows it.
+    """Return `retry_for` if it is from 0 to 10 s.
 
-    Raises:
-        UsageError: it is not from 0 to 10 s. A later retry might find its job finished and removed,
-            and add it again.
+    A later retry might find its job finished and removed, and add it again.
     """
     if not 0 <= retry_for <= RETRY_FOR:
         raise UsageError(f"retry_for must be from 0 to {RETRY_FOR:g} seconds, not {retry_for!r}.")
@@ -163,9 +161,8 @@ Steps = Generator[Send | Sleep, Any, list[Any]]
 def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
     """Run commands; returns their results, with a `BideError` in place of each that failed.
 
-    Raises:
-        ServerUnavailable: the server did not answer within `retry_for` seconds.
-        AccessDenied: the server does not let this client in.
+    Raises `ServerUnavailable` if the server did not answer within `retry_for` seconds, and
+    `AccessDenied` if it does not let this client in.
     """
     commands = [*commands]
     results: list[Any] = [None] * len(commands)
@@ -266,11 +263,7 @@ def reading(stream: str, after: str, seconds: float) -> Call:
 
 
 def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
-    """Return the entries of such a call; None if it has to be sent again a little later.
-
-    Raises:
-        BideError: the server refused.
-    """
+    """Return the entries of such a call; None if it has to be sent again a little later."""
     reply = replies if isinstance(replies, Exception) else replies[0]
     if isinstance(reply, Exception):
         if is_transient(reply):

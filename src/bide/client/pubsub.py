@@ -35,10 +35,8 @@ class WakeListener:
     ) -> None:
         """Set up.
 
-        Args:
-            locate: finds the client library's client of the node that has the list.
-            doubt: is called when the node does not answer as it should.
-            key: the list's key.
+        `locate` finds the client library's client of the node that has the list. `doubt` is called
+        if that node does not answer as it should.
         """
         self._locate = locate
         self._doubt = doubt
@@ -181,14 +179,7 @@ class Listener:
         channels: Sequence[str],
         reply_timeout: float,
     ) -> None:
-        """Set up.
-
-        Args:
-            make_connection: makes an unconnected connection to the right node.
-            doubt: is called when a node cannot be reached, because the right node may have changed.
-            channels: the names of the channels.
-            reply_timeout: seconds to wait for the reply to SUBSCRIBE.
-        """
+        """Set up; `doubt` is called if a node cannot be reached: another may be the right one."""
         self._make_connection = make_connection
         self._doubt = doubt
         self._channels = channels
@@ -322,12 +313,7 @@ class AsyncWaiter:
     """Waits for a text on a channel while the context lasts."""
 
     def __init__(self, subscribe: Callable[[], Subscription], text: str) -> None:
-        """Set up.
-
-        Args:
-            subscribe: returns the shared subscription; a new one if it has ended.
-            text: the text.
-        """
+        """Set up; `subscribe` returns the shared subscription, or a new one if it has ended."""
         self._subscribe = subscribe
         self._text = text
         self._event = asyncio.Event()

@@ -77,9 +77,8 @@ class Topology:
     def deliver(self, calls: Sequence[Call], routes: Sequence[Route]) -> Delivery:
         """Send each call to the node of its route.
 
-        Returns:
-            The replies in the order of the calls, with an exception for each that failed; or the
-            exception because of which nothing was sent at all.
+        Returns the replies in the order of the calls, with an exception for each that failed; or
+        the exception because of which nothing was sent at all.
         """
         (answer,) = yield [NodeRequest(self.only or "", [*calls])]
         return answer

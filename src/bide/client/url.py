@@ -61,11 +61,7 @@ class Servers(NamedTuple):
 
 
 def read_servers(url: str) -> Servers:
-    """Read a URL that `bide.client.url.resolve_url` has passed.
-
-    Raises:
-        ValueError: it is not a URL.
-    """
+    """Read a URL that `bide.client.url.resolve_url` has passed."""
     parts = urlsplit(url)
     scheme, _, suffix = parts.scheme.partition("+")
     kind = KINDS[suffix]
@@ -116,11 +112,7 @@ _LOCAL: Final = ("127.0.0.1", "::1")
 
 
 def addresses(parts: SplitResult) -> list[Address]:
-    """Return the host and port of each server of a Cluster's or Sentinels' URL.
-
-    Raises:
-        ValueError: a port is not a number, or a host is missing.
-    """
+    """Return the host and port of each server of a Cluster's or Sentinels' URL, or `ValueError`."""
     default = _PORTS[KINDS[parts.scheme.partition("+")[2]]]
     found: list[Address] = []
     for text in parts.netloc.rpartition("@")[2].split(","):
@@ -191,11 +183,7 @@ _PASSWORD_AND_AT: Final = re.compile(r"(://).*[?&](?:sentinel_)?password=.*@.*",
 
 
 def resolve_url(url: str | None) -> str:
-    """Return the URL given, otherwise `$BIDE_URL`, `url` of `[tool.bide]`, or the local default.
-
-    Raises:
-        UsageError: bide does not take this form of URL, or the file is invalid.
-    """
+    """Return the URL given, otherwise `$BIDE_URL`, `url` of `[tool.bide]`, or the local default."""
     found, origin = url_or_prefix("url", url)
     url = found or DEFAULT_URL
     shown = f"{hide_password(url)!r}{origin if found else ''}"
@@ -281,11 +269,7 @@ def _is_host(name: str | None) -> bool:
 
 
 def resolve_prefix(prefix: str | None) -> str:
-    """Return the prefix given, otherwise `$BIDE_PREFIX`, `prefix` of `[tool.bide]`, or `bide`.
-
-    Raises:
-        UsageError: the file is invalid.
-    """
+    """Return the prefix given, otherwise `$BIDE_PREFIX`, `prefix` of `[tool.bide]`, or `bide`."""
     return url_or_prefix("prefix", prefix)[0] or PREFIX
 
 
@@ -297,22 +281,18 @@ def hide_password(url: str) -> str:
 
 
 def check_master(role: Any) -> None:
-    """Check a node's reply to ROLE; a permission error counts as a master.
+    """Raise the library's `ConnectionError` if a node's reply to ROLE says that it is a replica.
 
-    Raises:
-        ConnectionError: the node is a replica now (the client library's class).
+    A permission error counts as a master.
     """
     if isinstance(role, list) and role[0] != b"master":
         raise lib.ConnectionError("the node is not a master now")
 
 
 def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str, Any]:
-    """Return keyword arguments for the library's `from_url`, for blocking or awaited clients.
+    """Return keyword arguments for the library's `from_url`; `retry` is its class of that kind.
 
-    Args:
-        url: as `resolve_url` returns it.
-        retry: the library's `Retry` class of that kind.
-        reply_timeout: seconds to wait for a reply; None if the caller has a timer.
+    `reply_timeout` is None if the caller has a timer.
     """
     common: dict[str, Any] = {
         "retry": retry(NoBackoff(), 0),

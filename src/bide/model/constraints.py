@@ -74,11 +74,7 @@ class Constraints(NamedTuple):
         return (self.dedup or "").startswith("g")
 
     def effect(self, outcome: str) -> Effect:
-        """Return the effect of a parent's end, like `effect` of `lua/include/deps.lua`.
-
-        Args:
-            outcome: `C` for completed, `F` for failed, `X` for cancelled.
-        """
+        """Return the effect of a parent's end, `C`, `F` or `X`, like `lua/include/deps.lua`."""
         if outcome == "C" or self.run_if == "ended":
             return "met"
         return "run" if self.run_if == "failed" else "cancel"
@@ -106,17 +102,8 @@ def write_constraints(
 ) -> str:
     """Encode constraints as the stored line; empty if there are none.
 
-    Args:
-        expires: when the job expires if it has not started.
-        group: its group.
-        group_concurrency: maximum jobs of the group that run at once.
-        usual_concurrency: the default of `group_concurrency`.
-        dedup: the words of `bide.model.dedup.write_dedup`; empty for a job with parents.
-        waits: whether the job has parents.
-        run_if: how they must end for it to run; only for a job with parents.
-
-    Raises:
-        UsageError: an option is invalid.
+    `usual_concurrency` is the default of `group_concurrency`. `dedup` comes from
+    `bide.model.dedup.write_dedup`. `run_if` is only for a job that `waits` for parents.
     """
     words = [_expires(expires), _group(group, group_concurrency, usual_concurrency), dedup]
     if waits:
@@ -131,11 +118,7 @@ def write_constraints(
 
 
 def check_concurrency(count: int) -> int:
-    """Check the concurrency of a group.
-
-    Raises:
-        UsageError: it is not an integer from 1 to 10,000.
-    """
+    """Check the concurrency of a group: an integer from 1 to 10,000."""
     if not is_whole(count, 1, MOST_AT_ONCE):
         raise UsageError(
             f"A group's jobs run 1 to {MOST_AT_ONCE} at once, not {count!r}; give an integer."
@@ -162,11 +145,7 @@ def has_dedup(constraints: str) -> bool:
 
 
 def check_apart(constraints: str, waits: bool) -> None:
-    """Refuse a job that has parents and a dedup policy.
-
-    Raises:
-        UsageError: it has both.
-    """
+    """Refuse a job that has parents and a dedup policy."""
     if waits and has_dedup(constraints):
         raise UsageError(
             "A job that waits for others cannot be deduplicated; leave unique= or depends_on= "

@@ -200,11 +200,7 @@ def batch(
 
 
 def check_dedup(policy: Any) -> DedupPolicy | None:
-    """Check a policy.
-
-    Raises:
-        UsageError: it is not a policy.
-    """
+    """Check a policy."""
     if policy is None or isinstance(policy, Unique | Debounce | Throttle | Batch):
         return policy
     raise UsageError(f"unique={policy!r} is {_LOOSE}.")
@@ -220,17 +216,8 @@ def write_dedup(
 ) -> str:
     """Encode a key and a policy as words of a job's constraints; empty without a policy.
 
-    Args:
-        policy: the job's policy.
-        task: its task's name; keys of different tasks never collide.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        names: the names of the task's positional parameters, as far as they are known.
-        pack: encodes arguments, for the default key.
-
-    Raises:
-        UsageError: the policy or its key is invalid, or a batched call does not have exactly one
-            positional argument.
+    `names` are the task's positional parameters, as far as they are known. `pack` encodes
+    arguments, for the default key. Keys of different tasks never collide.
     """
     policy = check_dedup(policy)
     if policy is None:

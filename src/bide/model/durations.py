@@ -39,15 +39,7 @@ _TEXT: Final = re.compile(r"-?(?:(?:\d+(?:\.\d+)?(?:ms|us|[wdhms]))+|\d+(?:\.\d+
 
 
 def to_us(duration: Duration, name: str = "delay") -> int:
-    """Turn a duration into whole microseconds.
-
-    Args:
-        duration: seconds, a `timedelta`, or text with units (`"1h30m"`).
-        name: what to call the value in an error.
-
-    Raises:
-        UsageError: it is negative, not finite, longer than a hundred years, or not a duration.
-    """
+    """Turn a duration into whole microseconds, up to a hundred years; `name` is for errors."""
     us = _signed_us(duration, name)
     if us < 0:
         raise UsageError(f"{name} must not be negative, but is {duration!r}; give 0 or more.")
@@ -55,11 +47,7 @@ def to_us(duration: Duration, name: str = "delay") -> int:
 
 
 def delay_to_us(delay: Duration) -> int:
-    """Turn a delay into whole microseconds from now; a negative delay has passed and means now.
-
-    Raises:
-        UsageError: it is not finite, longer than a hundred years, or not a duration.
-    """
+    """Turn a delay into whole microseconds from now; a negative delay has passed and means now."""
     us = _signed_us(delay, "delay")
     return round(us) if us > 0 else 0
 
@@ -87,11 +75,7 @@ def _signed_us(duration: Duration, name: str) -> int | float:
 
 
 def at_to_us(at: datetime, name: str = "at") -> int:
-    """Turn an aware `datetime` into microseconds since the epoch; `name` is for errors.
-
-    Raises:
-        UsageError: it has no time zone, is not a `datetime`, or lies before 1970 or after 2200.
-    """
+    """Turn an aware `datetime` into microseconds since the epoch; `name` is for errors."""
     if not isinstance(at, datetime):
         raise UsageError(f"{name} must be an aware datetime, not {type(at).__name__}.")
     try:
@@ -172,11 +156,7 @@ def is_whole(number: Any, least: int, most: float = math.inf) -> bool:
 
 
 def to_bytes(size: Any, what: str) -> int:
-    """A size of memory in bytes: a number of them, or text such as `"500MB"`, `"2GB"`.
-
-    Raises:
-        UsageError: it is not one.
-    """
+    """A size of memory in bytes: a number of them, or text such as `"500MB"`, `"2GB"`."""
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None
     if found is not None:
         number = int(float(found[1]) * _UNITS[found[2].upper()])

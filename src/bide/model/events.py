@@ -59,11 +59,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def read_event(id: str, line: bytes) -> Event:
-    """Parse an entry of the stream.
-
-    Raises:
-        ValueError: it is not one of bide's.
-    """
+    """Parse an entry of the stream; raise `ValueError` if it is not one of bide's."""
     kind, verb, at_us, job_id, worker, attempt, due_us, data = line.decode("utf-8", "ignore").split(
         " ", 7
     )
@@ -104,11 +100,7 @@ def follows(id: str, last: str) -> bool:
 
 
 def check_after(after: str | None) -> str:
-    """Check the id to read after; return `-` for new events only.
-
-    Raises:
-        UsageError: it is not the id of an event.
-    """
+    """Check the id to read after; return `-` for new events only."""
     if after is None:
         return "-"
     if not isinstance(after, str) or not _ID.fullmatch(after):
@@ -120,11 +112,7 @@ def check_after(after: str | None) -> str:
 
 
 def check_kinds(kinds: str | Iterable[str] | None) -> frozenset[str] | None:
-    """The kinds of events that are wanted; None for all.
-
-    Raises:
-        UsageError: there is no such kind.
-    """
+    """The kinds of events that are wanted; None for all."""
     if kinds is None:
         return None
     found = frozenset([kinds] if isinstance(kinds, str) else kinds)

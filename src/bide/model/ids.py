@@ -91,11 +91,7 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str, what: str) -> str:
-    """Return `name` if it can be part of a key: printable, without spaces or braces, not long.
-
-    Raises:
-        UsageError: it is not; the message says why.
-    """
+    """Return `name` if it can be part of a key: printable, without spaces or braces, not long."""
     if not isinstance(name, str) or not name:
         raise UsageError(f"{what} must be a non-empty string, not {name!r}.")
     if not name.isprintable() or any(c in "{} " for c in name):

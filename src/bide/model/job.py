@@ -311,15 +311,11 @@ class Snapshot(NamedTuple):
 
     @property
     def head(self) -> Body:
-        """Task and options, and the arguments if they are JSON.
-
-        Raises:
-            PayloadError: what is stored is not a body of bide's.
-        """
+        """Task and options, and the arguments if they are JSON."""
         return decode_envelope(self.raw_body).body
 
     def body(self, allow_pickle: bool = False) -> Body:
-        """Task, arguments and options; raises as `head` does, and where pickle is not allowed."""
+        """Task, arguments and options."""
         return decode_body(self.raw_body, allow_pickle=allow_pickle)
 
     @property
@@ -328,11 +324,7 @@ class Snapshot(NamedTuple):
         return is_item(self.raw_body)
 
     def data(self) -> Any:
-        """The data of an item.
-
-        Raises:
-            PayloadError: it is a job, or what is stored is not JSON.
-        """
+        """The data of an item."""
         return decode_item(self.raw_body)
 
     @property
@@ -346,11 +338,7 @@ class Snapshot(NamedTuple):
             return "?"
 
     def result(self, allow_pickle: bool = False) -> Any:
-        """Decode the result of the task, or None.
-
-        Raises:
-            PayloadError: it cannot be read, or is pickled and that is not allowed.
-        """
+        """Decode the result of the task, or None."""
         return decode_result(self.raw_result, allow_pickle=allow_pickle)
 
     @property

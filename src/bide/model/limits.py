@@ -62,11 +62,7 @@ class Limits(NamedTuple):
 
 
 def stored_rate(rate: Any, burst: Any = None) -> str:
-    """Convert a rate to its stored form: number, period in µs, burst.
-
-    Raises:
-        UsageError: the rate or the burst is invalid; the message says how to write it.
-    """
+    """Convert a rate to its stored form: number, period in µs, burst."""
     if rate is None:
         if burst is not None:
             raise UsageError(
@@ -117,11 +113,7 @@ def describe_limits(rate: str | None, burst: int | None, concurrency: int | None
 
 
 def stored_active(concurrency: Any) -> str:
-    """Convert a concurrency to its stored form.
-
-    Raises:
-        UsageError: it is not a whole number from 1 to a million.
-    """
+    """Convert a concurrency to its stored form."""
     return NONE if concurrency is None else str(_checked(concurrency, "concurrency"))
 
 
@@ -186,11 +178,7 @@ class Retention(msgspec.Struct, frozen=True):
     """
 
     def stored(self) -> str:
-        """Convert to the stored form: count and age in µs of each state.
-
-        Raises:
-            UsageError: an age is not a duration, or the count is not from 0 to a million.
-        """
+        """Convert to the stored form: count and age in µs of each state."""
         count = self.count
         if not is_whole(count, 0, MOST_KEPT):
             raise UsageError(f"Retention count must be from 0 to {MOST_KEPT:,}, not {count!r}.")
@@ -198,11 +186,7 @@ class Retention(msgspec.Struct, frozen=True):
         return " ".join(f"{count} {age}" for age in ages)
 
     def result_bytes(self) -> int:
-        """Return the maximum bytes of results.
-
-        Raises:
-            UsageError: `results` is not a size.
-        """
+        """Return the maximum bytes of results."""
         return to_bytes(self.results, "Retention results")
 
     @classmethod

@@ -53,11 +53,7 @@ LOCAL: Final[frozenset[Durability]] = frozenset(("local",))
 
 
 def check_durability(durability: Any) -> Durability:
-    """Check a durability; `local` for None.
-
-    Raises:
-        UsageError: there is no such durability.
-    """
+    """Check a durability; `local` for None."""
     if durability is None:
         return "local"
     if durability not in get_args(Durability):
@@ -235,11 +231,7 @@ CONSTRAINTS: Final = frozenset(
 
 
 def check_names(options: Iterable[str], kind: type = Options) -> None:
-    """Refuse options that do not exist.
-
-    Raises:
-        UsageError: one does not; the message lists those that do.
-    """
+    """Refuse options that do not exist."""
     known = kind.__annotations__
     for name in options:
         if name not in known:

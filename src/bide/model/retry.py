@@ -193,11 +193,7 @@ class Retry:
         return JITTER.uniform(0, ceiling)
 
     def wire(self) -> int | list[Any]:
-        """The form in which it is stored with a job (see the top of this file).
-
-        Raises:
-            UsageError: `backoff` is a function that no worker could find by a name.
-        """
+        """The form in which it is stored with a job (see the top of this file)."""
         values = list(self._values())
         if callable(self.backoff):
             values[1] = _function_name(self.backoff)
@@ -208,11 +204,7 @@ class Retry:
 
     @classmethod
     def from_wire(cls, stored: object) -> Retry:
-        """Read the stored form; more values than this version knows are passed over.
-
-        Raises:
-            UsageError: it is not a policy.
-        """
+        """Read the stored form; more values than this version knows are passed over."""
         values = (stored if isinstance(stored, list) else [stored])[: len(_FIELDS)]
         try:
             return _from_wire(tuple(tuple(v) if isinstance(v, list) else v for v in values))

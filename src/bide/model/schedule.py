@@ -65,11 +65,6 @@ class Cron:
     """An expression, in a time zone."""
 
     def __init__(self, text: str, zone: str = "UTC") -> None:
-        """Read both.
-
-        Raises:
-            UsageError: one cannot be read, or the expression never fires.
-        """
         self.text: Final = _checked(text)
         self.zone: Final = zone
         self._tz = zone_of(zone)
@@ -90,11 +85,7 @@ class Cron:
             raise UsageError(f"{self.text!r} never fires; is there such a day?")
 
     def after(self, us: int) -> Iterator[int]:
-        """The moments after this one, in order, in microseconds; for 50 years from each at least.
-
-        Raises:
-            UsageError: the moment lies too far ahead.
-        """
+        """Moments after this one, in order, in microseconds; for 50 years from each at least."""
         last = us
         for moment in self._moments(from_us(us)):
             at_us = round(moment.timestamp()) * 1_000_000
@@ -155,7 +146,7 @@ class Cron:
 
 
 def cron_of(text: str, zone: str) -> Cron:
-    """The expression in this zone; raises as `Cron` does."""
+    """The expression in this zone."""
     return _cron(_checked(text), zone_of(zone).key)
 
 
@@ -163,11 +154,7 @@ _cron: Final = lru_cache(maxsize=256)(Cron)
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """A time zone by its name.
-
-    Raises:
-        UsageError: this machine knows none of that name.
-    """
+    """A time zone by its name."""
     if isinstance(name, str) and len(name) <= _LONGEST_ZONE:
         try:
             return ZoneInfo(name)
@@ -238,13 +225,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     def ahead(self, after_us: int, now_us: int, *, each: bool) -> tuple[list[int], bool]:
         """Some of the times after a moment, and whether there are no more than these.
 
-        Args:
-            after_us: the moment.
-            now_us: the server's time.
-            each: whether all that have passed are wanted; else of these the last.
-
-        Raises:
-            UsageError: the expression or its time zone cannot be read here.
+        `each`: whether all that have passed are wanted, or of these only the last.
         """
         if not self.cron:
             return [at for at in self.at_us if at > after_us], True
@@ -386,11 +367,7 @@ class Schedule(NamedTuple):
     def firing(self, since_us: int = 0) -> Iterator[int]:
         """The times that are fired next, in microseconds; none where it is paused.
 
-        Args:
-            since_us: what lies before it, and the server does not know yet, is passed over.
-
-        Raises:
-            UsageError: as `upcoming` does, when a time is asked for that the server does not know.
+        Times before `since_us` that the server does not know yet are passed over.
         """
         if self.paused or self.over:
             return iter(())
@@ -474,11 +451,7 @@ def id_of(schedule: str, time: int | str) -> str:
 
 
 def check_schedule_name(name: str) -> str:
-    """The name of a schedule.
-
-    Raises:
-        UsageError: it cannot be part of an id.
-    """
+    """Return the name of a schedule, if it can be part of an id."""
     if len(check_name(name, "the name of a schedule").encode()) > LONGEST_NAME:
         raise UsageError(
             f"The name of a schedule has {LONGEST_NAME} bytes at most, and {name[:40]!r}… is "
@@ -488,11 +461,7 @@ def check_schedule_name(name: str) -> str:
 
 
 def check_missed(missed: Missed) -> Missed:
-    """Check the option `missed`.
-
-    Raises:
-        UsageError: it is none of the three.
-    """
+    """Check the option `missed`."""
     if missed not in get_args(Missed):
         raise UsageError(f"missed must be 'skip', 'once' or 'all', not {missed!r}.")
     return missed
@@ -507,12 +476,7 @@ def timing_of(
     end: datetime | None,
     limit: int | None,
 ) -> Timing:
-    """When a schedule fires, as its maker says it.
-
-    Raises:
-        UsageError: not exactly one of `cron`, `every` and `at` is given, or an argument is
-            invalid.
-    """
+    """When a schedule fires, as its maker says it."""
     if sum(given is not None for given in (cron, every, at)) != 1:
         raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
     if tz is not None and cron is None:

@@ -70,9 +70,8 @@ class Permit:
     def __init__(self, url: str | None) -> None:
         """Find out whether the plugin has to be asked.
 
-        Args:
-            url: the server, if a queue or a worker is created with one. A test or a fixture may use
-                the URL that it gives. A URL that a module gives while it is imported is checked.
+        A test or a fixture may use the URL that it gives to a queue or a worker. A URL that a
+        module gives while it is imported is checked.
         """
         plugin = sys.modules.get("_bide_pytest")
         if plugin is not None and url is not None and plugin.runs and not _is_importing():
@@ -82,15 +81,7 @@ class Permit:
         """Whether use is permitted without asking the plugin."""
 
     def check(self, who: str, url: str) -> None:
-        """Ask the plugin.
-
-        Args:
-            who: the user of the server, for the error text.
-            url: the server.
-
-        Raises:
-            UsageError: the running test may not use the server; the message says what to do.
-        """
+        """Ask the plugin for `who`; raise `UsageError` if the test may not use the server."""
         held = config.overridden()
         is_moved = held.url is not None or held.fake_server is not None  # all queues, by a test
         if self._plugin is not None and not is_moved:
@@ -122,18 +113,7 @@ class ServerBinding(Generic[C]):
         make: Callable[[str, str], C],
         permit: Permit,
     ) -> None:
-        """Resolve the present settings.
-
-        Args:
-            queue: the queue's name.
-            url: the server, if the queue was given one.
-            prefix: the prefix of the keys, if the queue was given one.
-            make: makes a client from a URL and a clock.
-            permit: whether the server may be used.
-
-        Raises:
-            UsageError: a name, the URL or the signing keys are invalid.
-        """
+        """Resolve the present settings; `make` makes a client from a URL and a clock."""
         self.generation: Final = config.generation
         """The number of the overrides in force; the queue makes another binding when it changes."""
         self.url: Final = resolve_url(url)
@@ -154,11 +134,7 @@ class ServerBinding(Generic[C]):
 
     @property
     def client(self) -> C:
-        """The client.
-
-        Raises:
-            UsageError: the running test may not use the server.
-        """
+        """The client; raises `UsageError` if the running test may not use the server."""
         if not self._permit.is_given:
             self.check()
         return self.made
@@ -192,20 +168,12 @@ class TaskQueue(NamedTuple):
 
     @property
     def server(self) -> str:
-        """The resolved URL.
-
-        Raises:
-            UsageError: it is invalid.
-        """
+        """The resolved URL."""
         return resolve_url(self.url)
 
     @property
     def root(self) -> str:
-        """The resolved prefix.
-
-        Raises:
-            UsageError: the settings cannot be read.
-        """
+        """The resolved prefix."""
         return resolve_prefix(self.prefix)
 
 

@@ -60,11 +60,7 @@ LONGEST_DESCRIPTION: Final = 500
 
 
 def body_options(options: Options) -> dict[str, Any]:
-    """Convert the given options that are stored in the body to the body's fields.
-
-    Raises:
-        UsageError: an option is invalid.
-    """
+    """Convert the given options that are stored in the body to the body's fields."""
     found: dict[str, Any] = {}
     if _SENT_APART.issuperset(options):
         return found
@@ -343,12 +339,7 @@ def signed(jobs: Sequence[Prepared], seal: Seal) -> Sequence[Prepared]:
 
 
 def _checked(one: Middleware, body: Any, before: Body) -> Body:
-    """Check the body that a middleware returned.
-
-    Raises:
-        UsageError: it is not a body, it is for another task (whose arguments were not checked), or
-            an option is invalid.
-    """
+    """Check the body that a middleware returned."""
     who = f"{type(one).__qualname__}.enqueuing"
     if not isinstance(body, Body):
         raise UsageError(f"{who} must return the body, or another made from it, not {body!r}.")
@@ -379,11 +370,9 @@ def leave_overridden() -> None:
 
 
 def receipts_of(replies: Sequence[Receipt | BideError], jobs: Sequence[Prepared]) -> list[Receipt]:
-    """Return the receipts of jobs.
+    """Return the receipts of jobs, or raise the first error, with the ids that make a retry safe.
 
-    Raises:
-        BideError: a job failed; this is the first error, with the ids that make a retry safe.
-        DuplicateJob: a job was rejected; all others are added.
+    If a job was rejected, all others are added.
     """
     receipts: list[Receipt] = []
     for reply in replies:
@@ -409,11 +398,7 @@ def _retryable(failed: BideError, jobs: Sequence[Prepared]) -> BideError:
 def checked_callback(
     kinds: str | Iterable[str], callback: Callable[[Event], object]
 ) -> frozenset[str]:
-    """Check the kinds of events and the callback of a listener; return the kinds.
-
-    Raises:
-        UsageError: a kind does not exist, none is given, or the callback is not a function.
-    """
+    """Check the kinds of events and the callback of a listener; return the kinds."""
     checked = check_kinds(kinds)
     if checked is None:
         raise UsageError("on(kinds, callback) wants at least one kind; see bide.model.job.EVENTS.")
@@ -423,18 +408,14 @@ def checked_callback(
 
 
 def chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Split ids into chunks that fit into one call; raises as `checked_ids` does."""
+    """Split ids into chunks that fit into one call."""
     ids = checked_ids(ids)
     for i in range(0, len(ids), MOST_CHANGED):
         yield ids[i : i + MOST_CHANGED]
 
 
 def checked_ids(ids: Any) -> list[str]:
-    """Check ids before they are sent.
-
-    Raises:
-        UsageError: it is a single text instead of a list, or an id is not text.
-    """
+    """Check ids before they are sent."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         shown = f"the text {ids!r}" if isinstance(ids, str) else repr(ids)
         raise UsageError(f"Give a list of ids, not {shown}.")
@@ -448,14 +429,9 @@ def checked_ids(ids: Any) -> list[str]:
 
 
 def options_only(task: Function | str, values: dict[str, Any]) -> Options:
-    """Return the options of `enqueue` that were given.
+    """Return the options of `enqueue` that were given, out of the values of all parameters.
 
-    Args:
-        task: the task.
-        values: the values of all parameters; None if an option was not given.
-
-    Raises:
-        UsageError: the function has a parameter of the same name, so the call is ambiguous.
+    If the function has a parameter of the same name, the call is ambiguous, and refused.
     """
     if not any(map(is_not, _values_of(values), repeat(None))):  # the usual case
         return {}
@@ -475,11 +451,7 @@ def options_only(task: Function | str, values: dict[str, Any]) -> Options:
 
 
 def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:
-    """Return the calls that change these settings, and no others.
-
-    Raises:
-        UsageError: a setting is invalid, or none is given.
-    """
+    """Return the calls that change these settings, and no others."""
     check_names(settings, QueueSettings)
     calls: list[Command[Any]] = []
     if "retention" in settings:
@@ -503,11 +475,7 @@ def _rate_of(settings: QueueSettings | GroupSettings, unchanged: str) -> str:
 
 
 def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[None]:
-    """Return the call that changes these settings of a group, and no others.
-
-    Raises:
-        UsageError: a setting is invalid, or none is given.
-    """
+    """Return the call that changes these settings of a group, and no others."""
     check_names(settings, GroupSettings)
     rate = _rate_of(settings, "-")
     if not settings:

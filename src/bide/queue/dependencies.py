@@ -35,11 +35,7 @@ class QueueRef(Protocol):
 
 
 def references(own: Any, parents: Parents) -> tuple[str, ...]:
-    """Return the ids of the parents of a job; `{queue}id` for a parent in another queue.
-
-    Raises:
-        UsageError: a parent is not a job, or is on another server; or there are too many.
-    """
+    """Return the ids of the parents of a job; `{queue}id` for a parent in another queue."""
     listed: list[Any]
     if isinstance(parents, str | Prepared) or not isinstance(parents, Iterable):
         listed = [parents]
@@ -78,11 +74,7 @@ def _same_server(own: QueueRef, other: QueueRef) -> str:
 def constraints_of(
     options: Options, defaults: TaskOptions, parents: Sequence[str], dedup: str
 ) -> str:
-    """Encode the constraints of a job; `dedup` says how calls are deduplicated into it.
-
-    Raises:
-        UsageError: an option is invalid.
-    """
+    """Encode the constraints of a job; `dedup` says how calls are deduplicated into it."""
     expires = options.get("expires")
     expires = defaults.get("expires") if expires is None else expires
     group = options.get("group")
@@ -106,9 +98,6 @@ def check_order(jobs: Sequence[Prepared]) -> None:
     """Refuse a job that comes before one of its parents, so that no cycle is possible.
 
     Also refuse a job whose parent in this call may be deduplicated: its final id is not known yet.
-
-    Raises:
-        UsageError: there is such a job.
     """
     if not any(map(parents_of, jobs)):
         return
@@ -140,11 +129,7 @@ def by_queue(own: str, parents: Sequence[str]) -> dict[str, list[str]]:
 def in_order(
     own: str, parents: Sequence[str], read: dict[str, list[Snapshot | None]]
 ) -> list[tuple[str, Snapshot]]:
-    """Return the queues and the snapshots of parents in their original order.
-
-    Raises:
-        JobNotFound: a parent no longer exists.
-    """
+    """Return the queues and snapshots of parents in their original order, or `JobNotFound`."""
     seen = {
         (queue, snapshot.id): snapshot
         for queue, snapshots in read.items()

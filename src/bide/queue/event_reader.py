@@ -119,11 +119,7 @@ class EventReader:
         return min(WAIT, max(left, 0.0))
 
     def read(self, entries: Entries | None) -> float:
-        """Note the entries that were read; None if the connection broke.
-
-        Returns:
-            Seconds to pause before the next read.
-        """
+        """Note the entries, None if the connection broke; return seconds to pause."""
         self._entries.extend(entries or ())
         self._has_all = len(self._entries) < MOST_READ
         if entries is not None:

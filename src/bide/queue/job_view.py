@@ -45,14 +45,7 @@ class JobView(Generic[R]):
         receipt: Receipt | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
-        """Set up.
-
-        Args:
-            queue: its queue; None if only its values are shown.
-            id: the job's id.
-            receipt: the receipt, if this comes from an enqueue.
-            snapshot: the job as it was last read.
-        """
+        """Set up; without a queue, only the values are shown."""
         self.queue = queue
         self.id: Final = id
         self._receipt = receipt
@@ -291,12 +284,7 @@ class JobView(Generic[R]):
         return self._seen().asked
 
     def _outcome(self) -> R:
-        """Return the result of a finished job.
-
-        Raises:
-            JobFailed: the job has failed.
-            JobCancelled: the job was cancelled.
-        """
+        """Return the result of a finished job, or raise `JobFailed` or `JobCancelled`."""
         seen = self._seen()
         if seen.state == State.FAILED:
             error = self.error
@@ -368,12 +356,7 @@ PENDING: Final = ("due", "blocked", "active")
 
 
 def not_found(id: str, place: str = "") -> JobNotFound:
-    """Return the error for an id without a job.
-
-    Args:
-        id: the job's id.
-        place: where the job was expected, in words.
-    """
+    """Return the error for an id without a job; `place` says where it was expected."""
     return JobNotFound(
         f"There is no job {short_id(id)!r}{place}; check the id, the queue and the server, or "
         "whether the job was deleted or removed at the end of its retention."

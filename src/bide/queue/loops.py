@@ -49,11 +49,7 @@ log = Log("bide.model.events")
 
 
 def unread(job: AsyncJob[Any]) -> Snapshot:
-    """Refuse to read a job that was not read yet: a property cannot await.
-
-    Raises:
-        UsageError: always.
-    """
+    """Refuse to read a job that was not read yet: a property cannot await."""
     raise UsageError(f"Job {short_id(job.id)} has not been read yet; await its refresh() first.")
 
 
@@ -151,14 +147,7 @@ class AsyncEventListener:
         callback: Callable[[Event], object],
         ended: Callable[[AsyncEventListener], object],
     ) -> None:
-        """Start the task.
-
-        Args:
-            events: the events, entered on the running event loop.
-            kinds: the kinds of events to pass on.
-            callback: takes an event.
-            ended: takes this listener when it ends.
-        """
+        """Start the task."""
         self._events = events
         self._kinds = kinds
         self._callback = callback

@@ -39,13 +39,7 @@ class Batches:
     def __init__(self, jobs: Any, durability: Durability | None) -> None:
         """Set up; a list is checked at once, an iterator as its jobs come.
 
-        Args:
-            jobs: prepared jobs, in a list or another iterable.
-            durability: the durability of all jobs; None leaves each job its own.
-
-        Raises:
-            UsageError: `jobs` is not iterable, or the durability does not exist; or a list holds
-                something that is not a prepared job, or a job before one of its parents.
+        If `durability` is given, it replaces that of each job.
         """
         self._durability = None if durability is None else check_durability(durability)
         self.ready: Sequence[Prepared] = ()

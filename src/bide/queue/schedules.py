@@ -56,12 +56,7 @@ class ScheduleSpec(NamedTuple):
     options: ScheduleOptions
 
     def draft(self, keys: Keys, seal: Seal) -> Draft:
-        """Prepare the schedule for the queue with these keys.
-
-        Raises:
-            UsageError: an option is invalid, or the arguments do not fit the function.
-            PayloadError: the queue's serializer cannot encode the arguments.
-        """
+        """Prepare the schedule for the queue with these keys."""
         job = self.queue.prepare(self.task, self.args, self.kwargs, **self.options)
         if Constraints.read(job.constraints.encode()).batches:
             raise UsageError(
@@ -122,23 +117,7 @@ def declaring(
     missed: Missed,
     jitter: Duration | None,
 ) -> Any:
-    """Return the decorator that declares a schedule of a task.
-
-    Args:
-        queue: the queue of the schedule.
-        kind: `Task` or `AsyncTask`: what a plain function becomes.
-        name: the schedule's name; by default the task's.
-        args: positional arguments of its jobs.
-        kwargs: keyword arguments of its jobs.
-        options: options of its jobs.
-        timing: the times at which it fires.
-        missed: what happens with times that passed while no worker was running.
-        jitter: maximum time by which a job is due after its time.
-
-    Raises:
-        UsageError: an argument is invalid; or the decorator, where another schedule of the queue
-            has the name.
-    """
+    """Return the decorator that declares a schedule of a task."""
     # Raise where the mistake is: the name and the task are known only when it decorates.
     planned = plan(queue, "x", "x:x", args, kwargs, options, timing, missed, jitter)
 
@@ -163,11 +142,7 @@ def declared(queue: str | None = None) -> list[ScheduleSpec]:
 
 
 def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
-    """Return the schedule.
-
-    Raises:
-        ScheduleNotFound: it is None.
-    """
+    """Return the schedule, or raise `ScheduleNotFound`."""
     if schedule is None:
         raise ScheduleNotFound(
             f"Queue {queue} has no schedule {short_id(name)!r}; `bide cron ls` lists those "
@@ -177,12 +152,7 @@ def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
 
 
 def ran(receipt: Receipt | None, name: str, queue: str, id: str) -> Receipt:
-    """Check the receipt of a schedule that was run now.
-
-    Raises:
-        ScheduleNotFound: the schedule does not exist.
-        DuplicateJob: another job holds the key, and `unique` says to reject.
-    """
+    """Check the receipt of a schedule that was run now."""
     if receipt is None:
         found(None, name, queue)
     assert receipt is not None

@@ -61,8 +61,7 @@ def enrolled(
 ) -> tuple[Callable[P, C], str, str | None]:
     """Register a function, or the function inside a task or a static method.
 
-    Returns:
-        The function, its name, and the same name if it was given.
+    Return the function, its name, and the same name if it was given.
     """
     task: Any = function
     if isinstance(task, TaskCall) and isinstance(task, Named):
@@ -76,11 +75,7 @@ def enrolled(
 
 
 def as_due(when: float | str | timedelta | datetime) -> Options:
-    """Convert a delay or a moment to the option `delay` or `at`.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """Convert a delay or a moment to the option `delay` or `at`."""
     if isinstance(when, datetime):
         at_to_us(when)
         return Options(at=when)

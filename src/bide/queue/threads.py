@@ -42,11 +42,7 @@ _calling: Final = threading.local()
 
 
 def unread(job: Job[Any]) -> Snapshot:
-    """Read a job that was not read yet.
-
-    Raises:
-        JobNotFound: the job no longer exists.
-    """
+    """Read a job that was not read yet."""
     return job.refresh()._seen()
 
 
@@ -202,14 +198,7 @@ class EventListener:
         callback: Callable[[Event], object],
         ended: Callable[[EventListener], object],
     ) -> None:
-        """Start the thread.
-
-        Args:
-            events: the events, entered.
-            kinds: the kinds of events to pass on.
-            callback: takes an event.
-            ended: takes this listener when it ends.
-        """
+        """Start the thread."""
         self._events = events
         self._kinds = kinds
         self._callback = callback

@@ -38,9 +38,7 @@ class Named:
 def task_name(task: Function | str) -> str:
     """Return the name under which a function is enqueued; a name is checked and returned.
 
-    Raises:
-        UsageError: a worker could not find it, because it is a lambda, a nested function, a
-            function of `__main__` or a partial; or its name is longer than 256 characters.
+    A worker could not find a lambda, a nested function, a function of `__main__` or a partial.
     """
     name = task.name if isinstance(task, Named) else _name_of(task)
     if len(name) > LONGEST_TASK:
@@ -132,9 +130,6 @@ def refuse_method(function: Function) -> None:
 
     As an attribute, the task would not be bound, and its first argument would be missing. At the
     time of decoration the class does not exist yet, so this checks the name of the first parameter.
-
-    Raises:
-        UsageError: it is a method; the message says how methods are enqueued.
     """
     owner, dot, name = getattr(function, "__qualname__", "").rpartition(".")
     if isinstance(function, classmethod):

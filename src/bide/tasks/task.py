@@ -44,11 +44,7 @@ class Policy(NamedTuple):
 
 
 def policy_of(options: TaskOptions) -> Policy:
-    """Return the part of a task's options that its worker needs.
-
-    Raises:
-        UsageError: an option is invalid.
-    """
+    """Return the part of a task's options that its worker needs."""
     timeout, retry, keep = (options.get(name) for name in ("timeout", "retry", "retention"))
     on_crash = options.get("on_crash") or "rerun"
     return Policy(
@@ -63,11 +59,7 @@ def policy_of(options: TaskOptions) -> Policy:
 
 
 def check_timeout(timeout: Any) -> float:
-    """Convert a time-out to seconds.
-
-    Raises:
-        UsageError: it is not a duration of more than 0.
-    """
+    """Convert a time-out of more than 0 to seconds."""
     seconds = to_us(timeout, "timeout") / 1e6
     if seconds <= 0:
         raise UsageError("timeout must be more than 0.")
@@ -75,11 +67,7 @@ def check_timeout(timeout: Any) -> float:
 
 
 def check_on_crash(on_crash: Any) -> OnCrash:
-    """Check the option `on_crash`: what happens to a job whose worker died.
-
-    Raises:
-        UsageError: it is neither `"rerun"` nor `"fail"`.
-    """
+    """Check the option `on_crash`: what happens to a job whose worker died."""
     if on_crash not in ("rerun", "fail"):
         raise UsageError(f"on_crash must be 'rerun' or 'fail', not {on_crash!r}.")
     return on_crash  # type: ignore[no-any-return]
@@ -116,12 +104,7 @@ def with_owner(task: Function | str, args: Sequence[Any]) -> Sequence[Any]:
 def register(
     function: Function, options: TaskOptions | None = None, name: str | None = None
 ) -> str:
-    """Let workers of this process run a function, by its own name or a given one.
-
-    Raises:
-        UsageError: a worker could not find the function by its name, another task has the given
-            name, or an option is invalid.
-    """
+    """Let workers of this process run a function, by its own name or a given one."""
     name = task_name(function) if name is None else _free_name(name, function)
     if options:  # raise where the mistake is
         check_options(options)
@@ -170,7 +153,7 @@ class KnownTask(NamedTuple):
 
 
 def known(task: Function | str) -> KnownTask:
-    """Look up a task; errors as for `task_name`.
+    """Look up a task.
 
     The result is cached for names, functions and tasks. Other callables are not cached: the cache
     would keep them alive.
@@ -207,11 +190,7 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
 
 
 def check_options(options: TaskOptions) -> None:
-    """Refuse invalid options of a task.
-
-    Raises:
-        UsageError: an option is invalid; the message says which.
-    """
+    """Refuse invalid options of a task."""
     check_names(options, TaskOptions)
     delay_to_us(options.get("delay") or 0)
     group = options.get("group") or "any"  # a placeholder: each job may name its own group
@@ -228,12 +207,7 @@ def check_options(options: TaskOptions) -> None:
 def import_task(name: str, modules: Iterable[str] = ()) -> Function:
     """Import a task by its name; for people who type names, never for names in payloads.
 
-    Args:
-        name: the task's name.
-        modules: the modules in which to look for a given name.
-
-    Raises:
-        TaskNotFound: the module cannot be imported, or has no such function.
+    A name without a module is looked for in `modules`.
     """
     module_name, colon, qualname = task_name(name).partition(":")
     if not colon:
@@ -255,11 +229,7 @@ def _import_given(name: str, modules: Sequence[str]) -> Function:
 
 
 def import_module(name: str) -> Any:
-    """Import a module by name.
-
-    Raises:
-        TaskNotFound: it cannot be imported; the message says why.
-    """
+    """Import a module by name."""
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -274,15 +244,7 @@ class TaskRegistry:
     """The tasks that one worker runs."""
 
     def __init__(self, modules: Iterable[str] = (), executor: str = "auto") -> None:
-        """Import the modules to serve.
-
-        Args:
-            modules: the modules' names.
-            executor: the worker's executor; `async` and `thread` run functions of one kind only.
-
-        Raises:
-            TaskNotFound: a module cannot be imported.
-        """
+        """Import the modules to serve; executors `async` and `thread` run one kind of functions."""
         self._executor = executor
         self._modules: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
@@ -290,19 +252,11 @@ class TaskRegistry:
             self.serve(name)
 
     def serve(self, module: str) -> None:
-        """Import a module, and serve it too.
-
-        Raises:
-            TaskNotFound: it cannot be imported.
-        """
+        """Import a module, and serve it too."""
         self._modules[module] = import_module(module)
 
     def find(self, name: str) -> Target:
-        """Return the task of a name.
-
-        Raises:
-            TaskNotFound: this worker does not serve it; the message says how to allow it.
-        """
+        """Return the task of a name; raise `TaskNotFound` if this worker does not serve it."""
         target = self._targets.get(name)
         if target is None:
             found, options = self._find(name)
@@ -316,11 +270,7 @@ class TaskRegistry:
         return target
 
     def find_to_run(self, name: str) -> Target:
-        """Return the task of a job that is about to run.
-
-        Raises:
-            TaskNotFound: this worker does not serve it, or does not run its kind of function.
-        """
+        """Return the task of a job that is about to run, if the executor runs such functions."""
         target = self.find(name)
         if self._executor == ("thread" if target.is_async else "async"):
             kind = "coroutine" if target.is_async else "plain"

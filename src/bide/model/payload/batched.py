@@ -43,11 +43,7 @@ def frame(body: bytes) -> bytes:
 
 
 def calls_in(body: bytes) -> list[bytes]:
-    """The bodies of the calls, in their order of arrival; at least one.
-
-    Raises:
-        PayloadError: it is not what a script has put together.
-    """
+    """The bodies of the calls, in their order of arrival; at least one."""
     found: list[bytes] = []
     at = 0
     while at < len(body):
@@ -66,16 +62,8 @@ def calls_in(body: bytes) -> list[bytes]:
 def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]:
     """Join a batch: the first call's task and options, and the arguments of all calls.
 
-    Args:
-        data: the stored body.
-        decode: reads the body of a call.
-
-    Returns:
-        The body, with the most general codec of its calls; and the packed arguments, empty if all
-        are JSON.
-
-    Raises:
-        PayloadError: it is too large, or holds anything but calls of one task with one argument.
+    Return the body, with the most general codec of its calls; and the packed arguments, empty if
+    all are JSON.
     """
     if len(data) > MOST:
         raise PayloadError(f"The batched calls have {len(data):,} bytes, more than {MOST:,}.")
@@ -93,11 +81,7 @@ def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]
 
 
 def with_items(body: Body, calls: Sequence[Body]) -> Body:
-    """The body with one argument: the list of those of the calls.
-
-    Raises:
-        PayloadError: one of them has another number of arguments.
-    """
+    """The body with one argument: the list of those of the calls."""
     if any(len(call.args) != 1 or call.kwargs for call in calls):
         raise PayloadError(f"Each call that is batched for {body.task} must have one argument.")
     return msgspec.structs.replace(body, args=([call.args[0] for call in calls],), kwargs={})

@@ -47,11 +47,7 @@ MAX_DATA: Final = 1_000_000
 
 
 def encode_item(data: object) -> bytes:
-    """Encode data.
-
-    Raises:
-        PayloadError: it does not fit JSON, or takes more than `MAX_DATA` bytes.
-    """
+    """Encode data as JSON of at most `MAX_DATA` bytes."""
     try:
         packed = pack(data, "json")
     except Exception as error:  # properties and time zones of the data's own may raise anything
@@ -70,11 +66,7 @@ def is_item(body: bytes) -> bool:
 
 
 def decode_item(body: bytes) -> Any:
-    """Decode a stored item.
-
-    Raises:
-        PayloadError: it is a job, or cannot be read.
-    """
+    """Decode a stored item; raise `PayloadError` for a job."""
     if not is_item(body):
         raise PayloadError(
             "This is a job, not data: a DelayQueue met it and cannot run it; have a Worker serve "
@@ -176,17 +168,7 @@ _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 
 
 def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
-    """Encode a body.
-
-    Args:
-        body: what to encode.
-        names: those of the task's positional parameters, where they are known: an error then
-            names the argument rather than its position.
-
-    Raises:
-        PayloadError: an argument does not fit the codec, or the whole is over `MAX_BODY` bytes.
-        UsageError: its retry policy has a function that no worker could find.
-    """
+    """Encode a body; `names` are the task's positional parameters, for errors."""
     try:
         if body.codec == "json":
             data = _encoder.encode(body)
@@ -206,11 +188,7 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
 
 
 def check_id(id: str) -> None:
-    """Refuse an id that another program has written and that no producer of bide's would.
-
-    Raises:
-        PayloadError: it is not text, or not printable, or too long.
-    """
+    """Refuse an id that another program has written and that no producer of bide's would."""
     if id.isascii() and id.isprintable() and len(id) <= LONGEST:
         return
     if any("\udc80" <= c <= "\udcff" for c in id):
@@ -229,11 +207,8 @@ def check_id(id: str) -> None:
 def decode_envelope(data: bytes) -> Envelope:
     """Read the task and the options of a stored body, and its arguments if they are JSON.
 
-    A signature behind it is passed over: who has keys has checked it before.
-
-    Raises:
-        PayloadTooNew: a newer release says that only such can run it.
-        PayloadError: it is not a body, or one that is too large.
+    A signature behind it is passed over: who has keys has checked it before. Raises `PayloadTooNew`
+    if the body says that only a newer release can run it.
     """
     if is_batch(data):  # the bodies of several calls (`batched.py`)
         return Envelope(*join(data, decode_envelope))
@@ -293,11 +268,7 @@ def _too_new(needs: int) -> PayloadTooNew:
 
 
 def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
-    """The body with its arguments; `allow_pickle`: that was chosen, and a key of ours signed it.
-
-    Raises:
-        PayloadError: they cannot be read, or are pickled and that was not allowed.
-    """
+    """The body with its arguments; `allow_pickle`: that was chosen, and a key of ours signed it."""
     body = envelope.body
     if body.codec == "json":
         return body
@@ -324,12 +295,7 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
 
 
 def decode_body(data: bytes, *, allow_pickle: bool = False) -> Body:
-    """Decode a stored body, with its arguments.
-
-    Raises:
-        PayloadError: it is not a body, or its arguments cannot be read, or are pickled and that
-            was not allowed.
-    """
+    """Decode a stored body, with its arguments."""
     envelope = decode_envelope(data)
     if envelope.body.codec == "json":
         return envelope.body
@@ -337,11 +303,7 @@ def decode_body(data: bytes, *, allow_pickle: bool = False) -> Body:
 
 
 def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
-    """Encode what a task returned; None takes no bytes.
-
-    Raises:
-        PayloadError: the result does not fit the codec or is too large.
-    """
+    """Encode what a task returned; None takes no bytes."""
     if result is None:
         return b""
     try:
@@ -359,11 +321,7 @@ def is_pickled(result: bytes) -> bool:
 
 
 def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
-    """Decode a stored result; nothing stored is None.
-
-    Raises:
-        PayloadError: it cannot be read, or is pickled and that was not allowed.
-    """
+    """Decode a stored result; nothing stored is None."""
     if not data:
         return None
     codec: Codec = _MARKED.get(data[0], "json")
@@ -444,11 +402,7 @@ def _too_large(what: str, size: int, take: str = "take") -> str:
 
 
 def with_parents(data: bytes, parents: Sequence[str]) -> bytes:
-    """A body that waits for these jobs, instead of those it waited for; nothing else is changed.
-
-    Raises:
-        PayloadError: it is over `MAX_BODY` bytes by this, or it is data and no job.
-    """
+    """A body that waits for these jobs, instead of those it waited for; nothing else is changed."""
     if is_item(data):
         raise PayloadError("Data cannot wait for jobs; enqueue a job that pushes it.")
     head, newline, packed = data.partition(b"\n")

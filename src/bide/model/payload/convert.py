@@ -44,10 +44,7 @@ def resolved(
 ) -> dict[str, Any]:
     """Look up the names in annotations; one that leads nowhere is left out, and spoils no other.
 
-    Args:
-        annotations: types, or text as `from __future__ import annotations` leaves it.
-        names: what the module they were written in has.
-        local: what comes before it.
+    `names` are those of the module; `local` comes before it.
     """
 
     def probe() -> None: ...
@@ -158,11 +155,7 @@ _WHERE: Final = re.compile(r"(.*) - at (`key` in )?`\$\[0\](.*?)`", re.DOTALL)
 
 
 def converter(hint: Any) -> Convert | None:
-    """Return a converter for a hint with resolved names; None if no conversion is needed.
-
-    Args:
-        hint: a type, or what `typing.get_type_hints` makes of an annotation.
-    """
+    """Return a converter for a hint with resolved names; None if no conversion is needed."""
     hint = peeled(hint)
     if hint is Any or hint is object or isinstance(hint, typing.TypeVar | typing.ForwardRef):
         return None

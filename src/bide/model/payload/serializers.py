@@ -28,11 +28,7 @@ ADVICE: Final = "pass plain values (numbers, text, lists, dicts), or an id to lo
 
 
 def simplify(value: Any) -> Any:
-    """The plain form of what the encoders do not know.
-
-    Raises:
-        TypeError: it has none.
-    """
+    """The plain form of what the encoders do not know; `TypeError` if it has none."""
     kind = type(value)
     if kind is str:  # msgspec before 0.22 brings the text of an enum's member that is a key
         return value
@@ -63,12 +59,7 @@ _unpackers: Final[dict[Codec, Callable[[bytes], Any]]] = {
 
 
 def pack(value: object, codec: Codec) -> bytes:
-    """Encode a value.
-
-    Raises:
-        PayloadError: it holds what JSON has not.
-        Exception: of any type: properties and time zones of the value's own may raise anything.
-    """
+    """Encode a value; properties and time zones of the value's own may raise anything."""
     data = _packers[codec](value)
     if codec == "json":
         check_finite(data, value)
@@ -76,11 +67,7 @@ def pack(value: object, codec: Codec) -> bytes:
 
 
 def unpack(data: bytes, codec: Codec) -> Any:
-    """Decode a value; whether pickle is allowed is for the caller to ask.
-
-    Raises:
-        Exception: of any type.
-    """
+    """Decode a value, or raise anything; whether pickle is allowed is for the caller to ask."""
     return _unpackers[codec](data)
 
 
@@ -96,11 +83,7 @@ def reason(error: Exception, codec: Codec) -> str:
 
 
 def check_finite(data: bytes, value: object) -> None:
-    """Refuse NaN and infinities, which the JSON encoder would turn into null without a word.
-
-    Raises:
-        PayloadError: there is one.
-    """
+    """Refuse NaN and infinities, which the JSON encoder would turn into null without a word."""
     if b"null" in data and not _is_finite(msgspec.to_builtins(value, enc_hook=simplify)):
         raise PayloadError(f"holds {NOT_FINITE}.")
 

@@ -52,10 +52,8 @@ class Signature:
     def of(cls, function: Callable[..., Any], owner: type | None = None) -> Signature:
         """Read a function's parameters; its annotations are looked up only by the first `bind`.
 
-        Args:
-            function: a function, method, partial, class, or an object that can be called.
-            owner: the class it was looked up in, if it was: the first argument of a plain method is
-                then an object of that class.
+        `owner` is the class in which it was looked up: the first argument of a plain method is then
+        an object of that class.
         """
         self = cls.__new__(cls)
         self._function = function
@@ -120,11 +118,7 @@ class Signature:
         return may >= names >= must
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str) -> None:
-        """See that a job could be called; where it is made.
-
-        Raises:
-            UsageError: an argument is missing, unknown, or given twice; the message names it.
-        """
+        """See that a job could be called; where it is made."""
         if not (self.fits(args, kwargs) or self._is_loose):
             raise UsageError(f"{task_name} {self._misfit(args, kwargs)[1]}.")
 
@@ -133,9 +127,8 @@ class Signature:
     ) -> tuple[Sequence[Any], dict[str, Any]]:
         """Make arguments what the annotations say; where a job is run.
 
-        Raises:
-            PayloadError: a value does not fit its annotation, or the call does not fit the
-                function as this worker has it; the message names the argument.
+        Raises `PayloadError` if a value does not fit its annotation, or the call does not fit the
+        function as this worker has it.
         """
         by_name = kwargs if type(kwargs) is dict else dict(kwargs)
         if not self.fits(args, by_name):

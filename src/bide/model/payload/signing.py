@@ -60,8 +60,7 @@ class Keyring:
     def __init__(self, text: str) -> None:
         """Read keys as they are set: `2026b:SECRET,2026a:SECRET`, and maybe `unsigned`.
 
-        Raises:
-            UsageError: they cannot be read; the message never holds a part of a secret.
+        No error's message holds a part of a secret.
         """
         self.text: Final = text
         """The keys as they were given; only for a child process."""

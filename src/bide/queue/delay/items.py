@@ -156,22 +156,14 @@ class TakeOptions(NamedTuple):
 
 
 def take_options(num: int, lease: Duration, wait: Duration | None) -> TakeOptions:
-    """Check the arguments of a `take`.
-
-    Raises:
-        UsageError: an argument is invalid.
-    """
+    """Check the arguments of a `take`."""
     wait_us = None if wait is None else to_us(wait, "wait")
     seconds = None if wait_us is None else wait_us / 1e6
     return TakeOptions(checked_num(num, worker_commands.MAX_CLAIM), checked_lease(lease), seconds)
 
 
 def checked_num(num: int, most: int | None = None) -> int:
-    """Check a number of items.
-
-    Raises:
-        UsageError: it is not an integer from 1 to `most`.
-    """
+    """Check a number of items."""
     if isinstance(num, bool) or not isinstance(num, int) or num < 1 or (most and num > most):
         raise UsageError(
             f"num={num!r} is not a number of items; give 1 {f'to {most}' if most else 'or more'}."
@@ -180,11 +172,7 @@ def checked_num(num: int, most: int | None = None) -> int:
 
 
 def checked_lease(lease: Duration) -> int:
-    """Convert a lease to microseconds.
-
-    Raises:
-        UsageError: it is not a duration, or is 0.
-    """
+    """Convert a lease to microseconds."""
     lease_us = to_us(lease, "lease")
     if lease_us == 0:
         raise UsageError("lease=0 would hold nothing; give as long as the work on an item takes.")
@@ -197,11 +185,7 @@ def delay_after(attempt: int) -> int:
 
 
 def usable(binding: ServerBinding[C]) -> ServerBinding[C]:
-    """Return the binding if it has a server.
-
-    Raises:
-        UsageError: this is eager mode, which has no server that could hold data.
-    """
+    """Return the binding, unless this is eager mode, which has no server that could hold data."""
     if binding.fake_server is not None:
         raise UsageError(
             "bide.testing.eager() has no server that could hold data; test a DelayQueue with the "

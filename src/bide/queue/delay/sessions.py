@@ -194,11 +194,7 @@ def decide(
 
 
 def warn_of_lost(keys: Keys, reply: Popped) -> None:
-    """Log lost items, and jobs among the data.
-
-    Raises:
-        UsageError: there were jobs, and no data.
-    """
+    """Log lost items, and jobs among the data; raise if there were only jobs."""
     if reply.lost:
         log.error(
             "queue %s: %d items are lost: the call that took them had no answer, and it was "
@@ -261,11 +257,7 @@ def settles_of(keys: Keys, settles: Sequence[Settle]) -> list[Command[Any]]:
 
 
 def check_stale(reply: Claim | Popped) -> None:
-    """Refuse a reply without items to a call that was not the session's latest.
-
-    Raises:
-        ServerRefused: the server has seen a later one.
-    """
+    """Refuse a reply without items to a call that was not the session's latest."""
     if reply.stale:
         raise ServerRefused("The server has seen a later call of this consumer.")
 
