@@ -21,6 +21,7 @@ SUITE = ("executors", "enqueue", "lateness", "burst", "memory", "idle", "cost")
 """What is measured if nothing is named: bide and its peers, side by side."""
 
 MORE = (
+    "ahead",
     "throughput",
     "calls",
     "watching",

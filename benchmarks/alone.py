@@ -131,7 +131,7 @@ def stages(url: str, jobs: str) -> None:
 def _claimed(ids: list[str], body: bytes, more: bool) -> list[Any]:
     now = time.time_ns() // 1000
     until = 0 if more else now + 60_000_000
-    reply: list[Any] = [b"ok", now, until, 0, int(more), 0, 0, 0, 0, 0]
+    reply: list[Any] = [b"ok", now, until, 0, int(more), 0, 0, 0, 0, 0, 0]
     for id in ids:
         reply += (id.encode(), body, now, 1, now)
     return reply

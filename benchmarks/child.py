@@ -177,12 +177,15 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
+_READERS = ("sleep", "benchmarks.ahead.produce")
+"""Roles that read their orders from there, until they end."""
+
 _ROLES: dict[str, Callable[..., None]] = {
     role.__name__: role for role in (bide, drain, fleet, produce, sleep, pop)
 }
 
 if __name__ == "__main__":
-    if sys.argv[1] != "sleep":  # which reads its orders from there, until they end
+    if sys.argv[1] not in _READERS:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     module, _, name = sys.argv[1].rpartition(".")
     role = getattr(importlib.import_module(module), name) if module else _ROLES[name]

@@ -43,7 +43,7 @@ def live(url: str, at_once: int, served: TaskRegistry) -> None:
         commands: list[Any] = [queue_state.settle(settles)] if settles else []
         sent = time.monotonic()
         reply = client.run_many([*commands, queue_state.claim(at_once, 0)])[-1]
-        queue_state.claimed(reply, sent)
+        queue_state.claimed(reply, sent, time.monotonic())
         for claimed in reply.jobs:
             queue_state.settles.append(_run(queue_state, claimed, sent, served, lifespan))
         while not queue_state.settles and not queue_state.is_due(time.monotonic()):

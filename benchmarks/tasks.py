@@ -6,6 +6,7 @@ reads afterwards: one `write` of 24 bytes, which is over long before the next jo
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 import time
@@ -72,6 +73,19 @@ async def begin(number: int = 0) -> None:
 
 async def stamp(number: int) -> None:
     """Note when this job began, beside when it was due."""
+    at_ns = time.time_ns()
+    assert _log is not None
+    _log.note(number, at_to_us(current_job().due) * 1000, at_ns)
+
+
+async def stamp_and_wait(number: int) -> None:
+    """Note when this job began, and take 5 ms."""
+    await stamp(number)
+    await asyncio.sleep(0.005)
+
+
+def stamp_in_thread(number: int) -> None:
+    """Note when this job began, in a thread or in a process."""
     at_ns = time.time_ns()
     assert _log is not None
     _log.note(number, at_to_us(current_job().due) * 1000, at_ns)

@@ -85,7 +85,7 @@ def test_a_call_takes_a_bounded_number_whatever_is_asked_for(q: Probe) -> None:
     command = worker_commands.claim(q.keys, "w1", 1, 10_000, LEASE_US, 0)
     assert command.args[2] == MAX_CLAIM
     q.add_many(*(Prepared(f"j{i:04}", "+0", 5, BODY) for i in range(MAX_CLAIM + 1)))
-    unbounded = command._replace(args=("w1", 1, 10_000, LEASE_US, 0, 2, ""))
+    unbounded = command._replace(args=("w1", 1, 10_000, LEASE_US, 0, 2, "", 0, 0))
     assert len(q.run(unbounded).jobs) == MAX_CLAIM
 
 

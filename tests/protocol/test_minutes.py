@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bide.model.job import Claimed
 from bide.model.latency import FINEST, LONGEST, Minute
 from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import worker as worker_commands
+from bide.worker.queue_state import LatenessBuffer
 from tests.support.probe import SECOND, Probe
 
 MINUTE = 60
@@ -27,6 +30,15 @@ def bounds(minute: Minute) -> tuple[list[tuple[float, int]], list[tuple[float, i
     )
 
 
+def started(q: Probe, *jobs: Claimed) -> None:
+    """Report how late jobs started, as their worker does."""
+    buffer = LatenessBuffer()
+    for job in jobs:
+        buffer.add(max(0.0, (q.now - job.due_us) / SECOND))
+    held = [(job.id, job.token) for job in jobs]
+    q.run(worker_commands.extend(q.keys, 10 * SECOND, held, buffer.take()))
+
+
 def test_how_late_jobs_began_and_how_long_they_ran(q: Probe) -> None:
     to_next_minute(q)
     q.add("a", "b", "c")
@@ -34,6 +46,7 @@ def test_how_late_jobs_began_and_how_long_they_ran(q: Probe) -> None:
     jobs = q.claim().jobs
     q.add("d")
     jobs += q.claim().jobs
+    started(q, *jobs)
     q.move(0.9)
     for job in jobs:
         q.settle(job, "complete")
@@ -47,12 +60,12 @@ def test_a_night_is_told_from_a_week_and_what_is_longer_is_counted_with_it(q: Pr
     to_next_minute(q)
     q.add("a")
     q.move(10 * 3600)
-    q.claim()
+    started(q, *q.claim().jobs)
     (night,) = minutes(q)
     assert bounds(night)[0] == [(FINEST * 2**28, 1)]
     q.add("b")
     q.move(30 * 86_400)
-    q.taken("w2", 1)
+    started(q, *q.claim("w2", 1).jobs)
     (month,) = minutes(q)
     assert month.late.percentile(0.5) == LONGEST
 
@@ -65,16 +78,16 @@ def test_what_did_not_run_is_not_counted_as_run(q: Probe) -> None:
     (job,) = q.claim().jobs
     q.settle(job, "crash")
     (seen,) = minutes(q)
-    assert (seen.late.total, seen.ran.total) == (3, 0)
+    assert seen.ran.total == 0
 
 
 def test_minutes_stand_apart_and_one_without_anything_is_empty(q: Probe) -> None:
     to_next_minute(q)
-    q.take("a")
+    started(q, q.take("a"))
     q.leave("w1")
     q.move(2 * MINUTE)
     q.add("b")
-    q.taken("w2", 1)
+    started(q, *q.claim("w2", 1).jobs)
     assert [m.late.total for m in minutes(q, 2, 3)][::2] == [1, 1]
 
 
@@ -83,7 +96,7 @@ def test_after_a_week_they_are_forgotten(q: Probe) -> None:
     now = q.now // (MINUTE * SECOND)
     q.raw.hset(q.keys["minutes"], mapping={str(now - 10_080 - i): "l1=1" for i in range(10)})
     q.raw.hset(q.keys["minutes"], str(now - 10_079), "l1=1")
-    q.take("a")
+    started(q, q.take("a"))
     kept = {int(name) for name in q.raw.hkeys(q.keys["minutes"]) if name.isdigit()}
     assert kept == {now - 10_079}
     assert minutes(q)[0].late.total == 1
@@ -93,7 +106,7 @@ def test_a_minute_that_the_clock_comes_back_to_is_counted_on(q: Probe) -> None:
     to_next_minute(q)
     for moved in (0, MINUTE, -MINUTE, 0, MINUTE):
         q.move(moved)
-        q.take(f"a{moved}{q.now}")
+        started(q, q.take(f"a{moved}{q.now}"))
         q.leave("w1")
     assert [m.late.total for m in minutes(q, 1, 2)] == [3, 2]
     assert q.raw.hget(q.keys["minutes"], "this") == b"%d" % (q.now // (MINUTE * SECOND))
@@ -105,10 +118,13 @@ def test_fields_of_another_program_cost_no_job_and_one_minute_at_most(
 ) -> None:
     to_next_minute(q)
     q.raw.hset(q.keys["minutes"], mapping=dict.fromkeys(fields, "odd"))
-    q.settle(q.take("a"), "complete")
-    assert q.where("a") == "completed"
-    to_next_minute(q)
-    q.settle(q.take("b"), "complete")
+    for id in ("a", "b"):
+        job = q.take(id)
+        started(q, job)
+        q.settle(job, "complete")
+        assert q.where(id) == "completed"
+        if id == "a":
+            to_next_minute(q)
     assert minutes(q)[0].late.total == minutes(q)[0].ran.total == 1
 
 

@@ -81,6 +81,7 @@ class Probe:
         self.legal = True
         """Whether the queue must be in a legal state when the test ends."""
         self._seq: dict[str, int] = {}
+        self._is_held = False
 
     def run(self, command: Command[T]) -> T:
         return self.executor.run(command)
@@ -91,7 +92,18 @@ class Probe:
 
     def move(self, seconds: float) -> None:
         """Set the server's clock forward or back."""
-        self.raw.hincrby(self.keys["meta"], "test_offset_us", round(seconds * SECOND))
+        field = "test_held_us" if self._is_held else "test_offset_us"
+        self.raw.hincrby(self.keys["meta"], field, round(seconds * SECOND))
+
+    def hold(self) -> None:
+        """Stop the server's clock, which from now on moves by `move` alone."""
+        self.raw.hset(self.keys["meta"], "test_held_us", self.now)
+        self._is_held = True
+
+    def go_on(self) -> None:
+        """Let the server's clock run again."""
+        self.raw.hdel(self.keys["meta"], "test_held_us")
+        self._is_held = False
 
     @property
     def now(self) -> int:
@@ -139,11 +151,23 @@ class Probe:
         lease: float = LEASE,
         busy: int = 0,
         arm: int = 2,
+<<<<<<< HEAD
         missing: str = "",
     ) -> Claim:
         """The worker's next claim, or with `seq` the one of that number."""
         seq = self._next(worker, seq)
         args = (seq, count, round(lease * SECOND), busy, arm, missing)
+=======
+        unserved: str = "",
+        ahead: float = 0,
+        slots: int | None = None,
+    ) -> Claim:
+        """The worker's next claim, or with `seq` the one of that number."""
+        seq = self._next(worker, seq)
+        ahead_us = round(ahead * SECOND)
+        slots = count if slots is None else slots
+        args = (seq, count, round(lease * SECOND), busy, arm, unserved, ahead_us, slots)
+>>>>>>> 917865e7 (Claim jobs ahead of time: a worker starts each by its own alarm when it is due, not a round trip later)
         return self.run(worker_commands.claim(self.keys, worker, *args))
 
     def taken(self, worker: str = "w1", count: int = 10, *, busy: int = 0) -> list[str]:

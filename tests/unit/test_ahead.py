@@ -11,6 +11,7 @@ import pytest
 
 from bide.model.job import Claimed
 from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands.worker import Claim
 from bide.protocol.keys import keys_of
 from bide.tasks import task
 from bide.tasks.registry import task_name
@@ -86,7 +87,8 @@ class Scene:
             body = encode_body(Body(task_name(function), [self.count]))  # type: ignore[arg-type]
             claimed.append(Claimed(f"{self.count}", body, 1, 1, 0, 5, 5))
             self.count += 1
-        self.running.submit(self.queue_state, claimed, time.monotonic())
+        reply = Claim(5, 0, 0, False, False, False, claimed)
+        self.running.submit(self.queue_state, reply, time.monotonic(), time.monotonic())
 
     async def settled(self, count: int) -> dict[str, str]:
         """The outcomes, once there are so many."""

@@ -35,13 +35,18 @@ class Slots:
     busy: int = 0
     has_callbacks: bool = False
     is_spent: bool = False
+    ahead: int = 0
     accepted: list[Claimed] = field(default_factory=list)
 
     def __len__(self) -> int:
         return self.busy
 
-    def submit(self, state: QueueState, jobs: list[Claimed], sent: float) -> None:
-        self.accepted += jobs
+    @property
+    def free_slots(self) -> int:
+        return max(0, self.capacity - self.busy)
+
+    def submit(self, state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
+        self.accepted += reply.jobs
 
 
 class Gone:
@@ -80,7 +85,7 @@ async def test_what_came_too_late_to_be_held_goes_back(
     loop: WorkerLoop, state: QueueState, slots: Slots, ago: float, late: bool
 ) -> None:
     """Another may have it by the time that it runs."""
-    loop._take(state, REPLY, time.monotonic() - ago)
+    loop._take(state, REPLY, time.monotonic() - ago, time.monotonic())
     assert released(state) == (["a"] if late else [])
     assert slots.accepted == ([] if late else [JOB])
 
@@ -89,7 +94,7 @@ async def test_what_is_taken_while_stopping_goes_back(
     loop: WorkerLoop, state: QueueState, slots: Slots
 ) -> None:
     loop.stop()
-    loop._take(state, REPLY, time.monotonic())
+    loop._take(state, REPLY, time.monotonic(), time.monotonic())
     assert (released(state), slots.accepted) == (["a"], [])
 
 
@@ -129,7 +134,7 @@ async def test_what_a_queue_cannot_be_told_takes_slots_of_that_queue_alone(
 async def test_who_drains_for_a_suspect_claims_nothing_until_it_is_idle(
     loop: WorkerLoop, state: QueueState, slots: Slots
 ) -> None:
-    loop._take(state, REPLY._replace(drain=True, jobs=[]), time.monotonic())
+    loop._take(state, REPLY._replace(drain=True, jobs=[]), time.monotonic(), time.monotonic())
     slots.busy = 1
     assert loop._free() == 0
     slots.busy = 0
@@ -141,7 +146,7 @@ async def test_outcomes_are_kept_until_the_server_has_them(
 ) -> None:
     first, second = (Settle(id, 1, "complete") for id in "ab")
     state.settles.append(second)
-    await loop._exchange([_QueueCalls(0, state, [], [first], None)])
+    await loop._exchange([_QueueCalls(0, state, [], [first], None, 0)])
     assert list(state.settles) == [first, second]
     assert state.resting
 
@@ -157,8 +162,8 @@ async def test_a_burst_looks_once_more_behind_what_it_settled(
     state.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
-    part = _QueueCalls(0, state, [], [Settle("a", 1, "complete")], claimed)
-    loop._read(part, part.read(iter(replies)), time.monotonic())
+    part = _QueueCalls(0, state, [], [Settle("a", 1, "complete")], claimed, 0)
+    loop._read(part, part.read(iter(replies)), time.monotonic(), time.monotonic())
     assert state.check == bool(looks)
 
 
@@ -191,7 +196,7 @@ async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(
     slots.report = report  # type: ignore[attr-defined]
     state.check = False
     assert loop._finished()
-    loop._take(state, REPLY._replace(jobs=[], lost=[Lost(JOB, "w0", has_failed=False)]), 0.0)
+    loop._take(state, REPLY._replace(jobs=[], lost=[Lost(JOB, "w0", has_failed=False)]), 0.0, 0.0)
     state.check = False
     assert not loop._finished()
     await reported.wait()

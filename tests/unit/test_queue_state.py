@@ -34,7 +34,7 @@ def test_a_new_queue_is_due_at_once(state: QueueState) -> None:
 def test_a_claim_is_the_same_until_its_reply_has_come(state: QueueState) -> None:
     assert state.claim(5, 2) == state.claim(5, 2)
     first = seq(state)
-    state.claimed(EMPTY, 0.0)
+    state.claimed(EMPTY, 0.0, 0.0)
     assert seq(state) == first + 1
 
 
@@ -46,7 +46,7 @@ def test_a_claim_says_who_how_many_and_how_busy(state: QueueState) -> None:
 
 
 def test_time_is_counted_from_when_the_claim_was_sent(state: QueueState) -> None:
-    state.claimed(EMPTY, 100.0)
+    state.claimed(EMPTY, 100.0, 100.0)
     assert not state.is_due(101.999)
     assert state.is_due(102.0)
 
@@ -55,25 +55,25 @@ def test_time_is_counted_from_when_the_claim_was_sent(state: QueueState) -> None
 def test_whoever_knows_that_there_may_be_more_looks_again_at_once(
     state: QueueState, reply: Claim
 ) -> None:
-    state.claimed(reply, 100.0)
+    state.claimed(reply, 100.0, 100.0)
     assert state.is_due(100.0)
 
 
 def test_a_stale_reply_is_followed_by_a_later_number(state: QueueState) -> None:
     first = seq(state)
-    state.claimed(STALE, 0.0)
+    state.claimed(STALE, 0.0, 0.0)
     assert seq(state) > first
 
 
 def test_only_a_deadline_wants_punctuality(state: QueueState) -> None:
-    state.claimed(EMPTY._replace(deadline_us=EMPTY.until_us), 0.0)
+    state.claimed(EMPTY._replace(deadline_us=EMPTY.until_us), 0.0, 0.0)
     assert state.exact
-    state.claimed(EMPTY._replace(deadline_us=EMPTY.until_us - 50_000), 0.0)
+    state.claimed(EMPTY._replace(deadline_us=EMPTY.until_us - 50_000), 0.0, 0.0)
     assert not state.exact
 
 
 def test_a_hint_makes_it_due(state: QueueState) -> None:
-    state.claimed(EMPTY, 100.0)
+    state.claimed(EMPTY, 100.0, 100.0)
     state.on_wakeup("-")
     assert state.is_due(100.0)
     assert state.is_woken
@@ -82,7 +82,7 @@ def test_a_hint_makes_it_due(state: QueueState) -> None:
 def test_a_claim_answers_the_hints_before_it(state: QueueState) -> None:
     state.on_wakeup("-")
     state.claim(5, 0)
-    state.claimed(EMPTY, 100.0)
+    state.claimed(EMPTY, 100.0, 100.0)
     assert not state.is_woken
     assert not state.is_due(100.0)
 
@@ -91,18 +91,18 @@ def test_but_not_those_that_came_while_it_was_under_way(state: QueueState) -> No
     """The job they speak of may not have been there yet."""
     state.claim(5, 0)
     state.on_wakeup("-")
-    state.claimed(EMPTY, 100.0)
+    state.claimed(EMPTY, 100.0, 100.0)
     assert state.is_woken
     assert state.is_due(100.0)
 
 
 def test_a_worker_that_hears_its_own_call_twice_is_the_only_one(state: QueueState) -> None:
     """It calls for a backup; with nobody else there, it would call itself for ever."""
-    state.claimed(EMPTY, 100.0)
+    state.claimed(EMPTY, 100.0, 100.0)
     state.on_wakeup("me")
     assert state.is_due(100.0), "once: the next call goes to the one that listens longest"
     state.claim(5, 0)
-    state.claimed(EMPTY, 100.0)
+    state.claimed(EMPTY, 100.0, 100.0)
     state.on_wakeup("me")
     assert not state.is_due(100.0)
 
@@ -111,7 +111,7 @@ def test_a_worker_that_hears_its_own_call_twice_is_the_only_one(state: QueueStat
 def test_what_others_say_in_between_starts_that_anew(state: QueueState, other: str) -> None:
     for caller in ("me", other, "me"):
         state.claim(5, 0)
-        state.claimed(EMPTY, 100.0)
+        state.claimed(EMPTY, 100.0, 100.0)
         state.on_wakeup(caller)
         assert state.is_due(100.0)
 

@@ -9,6 +9,7 @@ import pytest
 
 from bide.model.job import Claimed
 from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands.worker import Claim
 from bide.protocol.keys import keys_of
 from bide.tasks import task
 from bide.tasks.registry import task_name
@@ -44,7 +45,9 @@ class Scene:
         self.changed = asyncio.Event()
         self.running = LocalExecutor("w1", TaskRegistry(), 10, None, (), self.changed.set)
         body = encode_body(Body(task_name(function)))
-        self.running.submit(self.queue_state, [Claimed("a", body, 1, 1, 0, 5, 5)], 0.0)
+        jobs = [Claimed("a", body, 1, 1, 0, 5, 5)]
+        reply = Claim(5, 0, 0, False, False, False, jobs)
+        self.running.submit(self.queue_state, reply, 0.0, 0.0)
 
     async def outcome(self) -> str:
         async with asyncio.timeout(10):

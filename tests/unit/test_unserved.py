@@ -21,7 +21,7 @@ STATION = QueueState(keys_of("mail"), "w1", 10_000_000)
 
 def job(task: str = "os:system", now: int = NOW, waited_us: int = 0) -> RunningJob:
     """A job that was claimed just now, and whose task is not served."""
-    STATION.claimed(Claim(now, now, 0, False, False, False, []), time.monotonic())
+    STATION.claimed(Claim(now, now, 0, False, False, False, []), time.monotonic(), time.monotonic())
     claimed = Claimed("a", b"{}", NOW, 1, 0, now, now, 0, NOW - waited_us)
     run = RunningJob(STATION, claimed, time.monotonic(), lambda: None)
     run.task_name = task

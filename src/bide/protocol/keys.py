@@ -177,6 +177,8 @@ META: Final[dict[str, str]] = {
     "gap_at": "when that was noticed",
     "lease_us": "the longest lease that any claim has asked for",
     "served_at": "when a worker last ran a job that one without its task had returned",
+    "ahead_until": "when the last job is due that was claimed ahead",
+    "exact_until": "no job is claimed ahead before, because one was to be returned",
     "drain_until": "one worker drains for a suspect; no other begins to before this",
     "retention": "count and age in µs of what is kept completed, failed, cancelled, if configured",
     "result_budget": "maximum bytes of results, if configured",

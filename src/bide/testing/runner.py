@@ -401,8 +401,8 @@ class Work:
         delivered = False
         while True:
             self._sent = time.monotonic()
-            claim: Claim = self._client.run(queue_state.claim(count, 0))
-            queue_state.claimed(claim, self._sent)
+            claim: Claim = self._client.run(queue_state.claim(count, busy=0, slots=0))
+            queue_state.claimed(claim, self._sent, time.monotonic())
             again = claim.more
             if claim.thin:
                 page = self._client.run(read_schedules(queue_state.keys, claim.thin))

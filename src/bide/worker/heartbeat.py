@@ -180,7 +180,9 @@ class Leases(threading.Thread):
 
     def _extend(self, queue_state: QueueState, jobs: Sequence[RunningJob]) -> None:
         tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
-        verdicts = self._client.run(extend(queue_state.keys, self._lease_us, tokens))
+        verdicts = self._client.run(
+            extend(queue_state.keys, self._lease_us, tokens, queue_state.lateness.take())
+        )
         for job, verdict in zip(jobs, verdicts, strict=True):
             if verdict == "asked":
                 self._cancel(queue_state.keys["asked"], job.claimed.id)

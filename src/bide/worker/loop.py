@@ -143,6 +143,8 @@ class _QueueCalls(NamedTuple):
     settles: list[Settle]
     claim_for: int | None
     """How many jobs to claim; None for no claim."""
+    slots: int
+    """How many of these jobs may be claimed ahead."""
 
     def commands(self, busy: int, burst: bool) -> list[Command[Any]]:
         """Return the calls in their order."""
@@ -150,7 +152,7 @@ class _QueueCalls(NamedTuple):
         if self.settles:
             commands.append(self.queue_state.settle(self.settles))
         if self.claim_for is not None:
-            commands.append(self.queue_state.claim(self.claim_for, busy, burst))
+            commands.append(self.queue_state.claim(self.claim_for, busy, self.slots, burst))
         return commands
 
     def read(self, replies: Iterator[Any]) -> _QueueReplies:
@@ -259,7 +261,15 @@ class WorkerLoop:
         if self._executor.busy and time.monotonic() < self._drain_until:
             return 0
         unsettled = sum(len(s.settles) for s in self._queue_states if not s.failures)
-        return max(0, self._executor.capacity - len(self._executor) - unsettled)
+        return max(0, self._executor.capacity - self._used - unsettled)
+
+    @property
+    def _used(self) -> int:
+        """How much of the executor's capacity is in use; jobs that are not due yet do not count.
+
+        Otherwise a job that is due now would wait for them, for instance one of higher priority.
+        """
+        return len(self._executor) - self._executor.ahead
 
     def _finished(self) -> bool:
         if self._executor.is_spent:
@@ -284,6 +294,7 @@ class WorkerLoop:
         leaving = self._take_settles()
         now, free = time.monotonic(), self._free()
         shares = self._shares(now, free, leaving)
+        slots = min(free, self._executor.free_slots)
         parts: list[_QueueCalls] = []
         for place, (queue_state, settles) in enumerate(
             zip(self._queue_states, leaving, strict=True)
@@ -294,7 +305,9 @@ class WorkerLoop:
             claim_for = share if share or self._asks(queue_state, now, free) else None
             if settles or claim_for is not None or queue_state.notes.waiting:
                 notes = queue_state.take_notes()
-                parts.append(_QueueCalls(place, queue_state, notes, settles, claim_for))
+                ahead = min(share, slots)
+                slots -= ahead
+                parts.append(_QueueCalls(place, queue_state, notes, settles, claim_for, ahead))
         return parts
 
     def _take_settles(self) -> list[list[Settle]]:
@@ -312,10 +325,11 @@ class WorkerLoop:
         """Return how many jobs to claim from each queue, after the `leaving` outcomes are sent."""
         if not free:
             return self._no_shares
+        has_slot = self._executor.free_slots > 0
         # In a burst an outcome may make the next job due: a retry without delay.
         ready = [
             not queue_state.resting
-            and (queue_state.is_due(now, settles) or (self._burst and bool(settles)))
+            and (queue_state.is_due(now, settles, has_slot) or (self._burst and bool(settles)))
             and self._room(queue_state) > 0
             for queue_state, settles in zip(self._queue_states, leaving, strict=True)
         ]
@@ -335,7 +349,7 @@ class WorkerLoop:
 
     def _room(self, queue_state: QueueState) -> int:
         """Return the free slots for this queue; its unsent outcomes count even while it fails."""
-        return self._executor.capacity - len(self._executor) - len(queue_state.settles)
+        return self._executor.capacity - self._used - len(queue_state.settles)
 
     def _asks(self, queue_state: QueueState, now: float, free: int) -> bool:
         """Whether to claim from a queue although it gets no slot.
@@ -368,11 +382,12 @@ class WorkerLoop:
                 part.queue_state.put_back(part.settles)
                 self._back_off(part.queue_state, error)
             return
+        arrived = time.monotonic()
         left = iter(replies)
         for part in parts:
-            self._read(part, part.read(left), sent)
+            self._read(part, part.read(left), sent, arrived)
 
-    def _read(self, part: _QueueCalls, replies: _QueueReplies, sent: float) -> None:
+    def _read(self, part: _QueueCalls, replies: _QueueReplies, sent: float, arrived: float) -> None:
         queue_state, settles = part.queue_state, part.settles
         refused = next((reply for reply in replies.notes if reply is not None), None)
         if refused is not None:
@@ -388,16 +403,16 @@ class WorkerLoop:
                 if part.claim_for is None and self._burst:  # no wake-up messages
                     queue_state.check = True
         if isinstance(replies.claim, Claim):
-            self.polled = time.monotonic()
+            self.polled = arrived
             self._polling_order.note_taken(part.place, len(replies.claim.jobs))
-            self._take(queue_state, replies.claim, sent)
+            self._take(queue_state, replies.claim, sent, arrived)
             if replies.claim.stale:
                 failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:
             self._back_off(queue_state, failed)
 
-    def _take(self, queue_state: QueueState, reply: Claim, sent: float) -> None:
-        queue_state.claimed(reply, sent)
+    def _take(self, queue_state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
+        queue_state.claimed(reply, sent, arrived)
         if reply.post:
             self._relay.submit(queue_state.keys)
         self._refills.send(queue_state.keys, reply.thin)
@@ -411,7 +426,7 @@ class WorkerLoop:
             # The process may have been paused for so long that the leases have passed to others.
             self._executor.decline(queue_state, reply.jobs, sent)
         else:
-            self._executor.submit(queue_state, reply.jobs, sent)
+            self._executor.submit(queue_state, reply, sent, arrived)
 
     def _note_verdicts(
         self, queue_state: QueueState, settles: Sequence[Settle], verdicts: Sequence[Verdict]
@@ -471,27 +486,28 @@ class WorkerLoop:
             return
         empty = [s for s in self._queue_states if not s.resting and not s.check]
         if empty:
-            await self._set_alarm(min(empty, key=lambda queue_state: queue_state.until))
+            await self._set_alarm(min(empty, key=lambda queue_state: queue_state.claim_at))
         await self._wakeup.wait()
 
     async def _set_alarm(self, first: QueueState) -> None:
         """Set the alarm for the queue that is due first.
 
         After a pause, the first steps of a process run several times slower. So after a silence, a
-        ping is sent shortly before a deadline, to warm up the caches, the socket and the server.
+        ping is sent shortly before a deadline, to warm up the caches, the socket and the server. A
+        claim ahead of the deadline needs none.
         """
-        ahead = first.until - time.monotonic()
-        if not self._free():  # the wake-up is only passed on, so precision has no effect
-            self._alarm.set(first.until)
+        ahead = first.claim_at - time.monotonic()
+        if not self._free() or not self._executor.free_slots:
+            self._alarm.set(first.until)  # without a slot, precision has no effect
             return
-        if first.exact and ahead > _SILENCE:
+        if first.exact and not first.lead and ahead > _SILENCE:
             self._is_cold = True
-            self._alarm.set(first.until - _WARM_UP)
+            self._alarm.set(first.claim_at - _WARM_UP)
             return
         if self._is_cold and ahead > 0:
             await self._client.ping(first.keys["meta"])
         self._is_cold = False
-        self._alarm.set(first.until)
+        self._alarm.set(first.claim_at)
 
     def _relay_outcomes(self, queues: set[str]) -> None:
         """Claim from these queues: outcomes were delivered to them, so their jobs may be due."""

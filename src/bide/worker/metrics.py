@@ -23,7 +23,7 @@ from bide.protocol.commands.worker import Claim, Settle, Verdict
 from bide.protocol.keys import Keys
 
 LATENESS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 3600)
-"""Upper bounds of the lateness buckets: seconds from due to claimed."""
+"""Upper bounds of the lateness buckets: seconds from due to the first statement."""
 
 RUN_TIME: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)
 """Upper bounds of the run time buckets: seconds that a job ran."""
@@ -67,8 +67,10 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
         """Count the reply to a claim."""
         self.claims += 1
         self.claimed += len(reply.jobs)
-        for job in reply.jobs:
-            self.lateness.add(LATENESS, max(0, reply.now_us - job.due_us) / 1e6)
+
+    def note_start(self, seconds: float) -> None:
+        """Count the start of a job, so long after it was due."""
+        self.lateness.add(LATENESS, seconds)
 
     def note_run(self, seconds: float) -> None:
         """Count a run, whatever its outcome."""

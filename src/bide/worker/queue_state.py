@@ -24,14 +24,17 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from math import frexp
 from threading import Lock
 from typing import Any, Final, Literal
 
 from bide.errors import UsageError
 from bide.model.history import MAX_LINES, PROGRESS
+from bide.model.latency import FINEST, LAST
 from bide.model.payload.signing import Keyring, Seal
 from bide.protocol.command import Command
 from bide.protocol.commands.worker import (
+    MAX_AHEAD_US,
     MAX_NOTED,
     Claim,
     ClaimSession,
@@ -108,6 +111,72 @@ class NoteBuffer:
         return calls
 
 
+class LatenessBuffer:
+    """How late jobs have started since the last report; any thread adds and takes."""
+
+    def __init__(self, metrics: WorkerMetrics | None = None) -> None:
+        self._metrics = metrics
+        self._lock = Lock()
+        self._counts: dict[int, int] = {}
+
+    def add(self, seconds: float) -> None:
+        """Count one start."""
+        bucket = min(max(frexp(seconds / FINEST)[1], 0), LAST)
+        with self._lock:
+            self._counts[bucket] = self._counts.get(bucket, 0) + 1
+            if self._metrics is not None:
+                self._metrics.note_start(seconds)
+
+    def take(self) -> str:
+        """Return the report for the next `settle` or `extend`, and begin a new one."""
+        if not self._counts:
+            return ""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        return " ".join(f"{bucket}={count}" for bucket, count in counts.items())
+
+
+class AheadWindow:
+    """How long before a due time a worker claims its job, and for which due times.
+
+    The claim must arrive before the job is due, and its reply back here. So the lead grows with the
+    round trips, and with how much they differ: their mean and deviation are smoothed as TCP does
+    it (RFC 6298). All jobs that become due before another claim can arrive come with the same one.
+    """
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        """Seconds that a round trip takes."""
+        self._deviation = 0.0
+
+    def note(self, seconds: float) -> None:
+        """Record the time of a round trip."""
+        if not self.mean:
+            self.mean, self._deviation = seconds, seconds / 2
+            return
+        self._deviation += 0.25 * (abs(seconds - self.mean) - self._deviation)
+        self.mean += 0.125 * (seconds - self.mean)
+
+    @property
+    def lead(self) -> float:
+        """Seconds before the due time at which to claim."""
+        return min(LEAD + self.mean / 2 + 4 * self._deviation, LONGEST_LEAD)
+
+    @property
+    def length(self) -> float:
+        """Seconds from a claim to the latest due time for which it takes jobs."""
+        return min(self.lead + self.mean + SPAN, MAX_AHEAD_US / 1e6)
+
+
+LEAD: Final = 0.0018
+"""Seconds: the first steps of a process that has slept are slow, and so is a busy server."""
+
+LONGEST_LEAD: Final = 0.015
+
+SPAN: Final = 0.003
+"""Seconds of due times that one claim takes. A longer span saves claims; but a job that is claimed
+earlier is longer in a worker that may die."""
+
 _LOG_EVERY: Final = 30
 """Consecutive failures after which a reason is logged again although it has not changed."""
 
@@ -142,6 +211,8 @@ class QueueState:
         """The queue's metrics; None if the worker counts none."""
         self.settles: deque[Settle] = deque()
         """Outcomes that are not sent yet; each occupies a slot until it is sent."""
+        self.lateness: Final = LatenessBuffer(metrics)
+        """How late the queue's jobs have started here."""
         self.notes: Final = NoteBuffer()
         """The notes of running jobs; any thread may add."""
         self.check = True
@@ -166,17 +237,18 @@ class QueueState:
         self.resting = False
         """Whether sending is paused for a short time, because a round trip failed."""
         self.exact = False
-        """Whether `until` is a deadline, for which precision counts, or only a time to poll."""
+        """Whether `claim_at` is a deadline, for which precision counts, or only a time to poll."""
+        self.claim_at = 0.0
+        """When to claim without a wake-up message (`time.monotonic()`); 0 if not set."""
+        self.lead = 0.0
+        """How long before the next due time `claim_at` is."""
         self._lease_us = lease_us
         self.lease: Final = lease_us / 1e6
         self._session = ClaimSession(worker)
+        self._window = AheadWindow()
+        self._ahead_us = 0
         self._clock = (0, 0.0)
         self._woken_since_claim = False  # a wake-up message came after the claim was built
-
-    @property
-    def until(self) -> float:
-        """When to claim without a wake-up message (`time.monotonic()`); 0 if not set."""
-        return self._session.until
 
     @property
     def unanswered(self) -> bool:
@@ -211,9 +283,22 @@ class QueueState:
         if self._session.is_news(caller):
             self.is_woken = self._woken_since_claim = self.check = True
 
-    def is_due(self, now: float, settles: Sequence[Settle] = ()) -> bool:
-        """Whether to claim from the queue, in a round trip that also sends these outcomes."""
-        return self.check or self.is_timekeeper_due(now) or any(map(_is_due_again, settles))
+    @property
+    def until(self) -> float:
+        """When this worker must claim (`time.monotonic()`), with or without a slot; 0: never."""
+        return self._session.until
+
+    def is_due(self, now: float, settles: Sequence[Settle] = (), has_slot: bool = True) -> bool:
+        """Whether to claim from the queue, in a round trip that also sends these outcomes.
+
+        Without a free slot (`has_slot`), nothing is claimed ahead.
+        """
+        if self.check or any(map(_is_due_again, settles)):
+            return True
+        if not has_slot:
+            return self.is_timekeeper_due(now)
+        # The next round trip starts after this one has ended.
+        return 0 < self.claim_at <= (now + self._window.mean if settles else now)
 
     def is_timekeeper_due(self, now: float) -> bool:
         """Whether the time has come at which this worker must claim as the timekeeper or backup."""
@@ -238,10 +323,13 @@ class QueueState:
 
     def settle(self, settles: Sequence[Settle]) -> Command[list[Verdict]]:
         """Return the call that records outcomes."""
-        return settle(self.keys, settles)
+        return settle(self.keys, settles, self.lateness.take())
 
-    def claim(self, count: int, busy: int, burst: bool = False) -> Command[Claim]:
-        """Return the next claim; it stays the same claim until `claimed` receives its reply."""
+    def claim(self, count: int, busy: int, slots: int = 0, burst: bool = False) -> Command[Claim]:
+        """Return the next claim; it stays the same claim until `claimed` receives its reply.
+
+        It takes up to `slots` jobs ahead.
+        """
         self._woken_since_claim = False
         flags, now = "s" if self._served else "", time.monotonic()
         self._served = False
@@ -249,7 +337,10 @@ class QueueState:
             flags += "e"
             self._lacked, self._tried_at = False, now
         arm = 3 if burst else 2
-        return self._session.claim(self.keys, count, self._lease_us, busy, arm, flags)
+        self._ahead_us = round(self._window.length * 1e6) if slots > 0 else 0
+        return self._session.claim(
+            self.keys, count, self._lease_us, busy, arm, flags, self._ahead_us, slots
+        )
 
     def note_task(self, *, served: bool) -> None:
         """Record the end of a job that a worker without its task has released, here or before."""
@@ -258,21 +349,39 @@ class QueueState:
 
     def now_us(self) -> int:
         """Return the server's time, derived from the reply to the latest claim."""
-        server_us, at = self._clock
-        return server_us + round((time.monotonic() - at) * 1e6)
+        return self.server_us(time.monotonic())
 
-    def claimed(self, reply: Claim, sent: float) -> None:
-        """Process the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""
+    def server_us(self, at: float) -> int:
+        """Return the server's time at `at` (`time.monotonic()`), derived from the latest claim.
+
+        The claim is taken to have been as long on its way as its reply.
+        """
+        server_us, claimed_at = self._clock
+        return server_us + round((at - claimed_at) * 1e6)
+
+    def note_start(self, due_us: int, at: float) -> None:
+        """Record that a job started at `at` (`time.monotonic()`); any thread may call."""
+        self.lateness.add(max(0.0, (self.server_us(at) - due_us) / 1e6))
+
+    def claimed(self, reply: Claim, sent: float, arrived: float) -> None:
+        """Process the reply to the latest claim; both times are those of `time.monotonic()`."""
         self._session.claimed(reply, sent)
+        self._window.note(arrived - sent)
         if self.metrics is not None:
             self.metrics.note_claim(reply)
         self.limited = reply.limited
         if not reply.stale:
-            self._clock = reply.now_us, sent
+            self._clock = reply.now_us, (sent + arrived) / 2
         # The claim may have missed the jobs of a message that came after it.
         self.is_woken = self._woken_since_claim
         self.check = not reply.until_us or reply.more or self._woken_since_claim
         self.exact = reply.until_us == reply.deadline_us
+        # What this claim has not taken ahead, the next one does not take ahead either.
+        is_ahead = reply.soon and reply.deadline_us - reply.now_us > self._ahead_us
+        self.lead = self._window.lead if self.exact and is_ahead else 0.0
+        self.claim_at = self.until - self.lead
+        if self.claim_at <= arrived:
+            self.claim_at, self.lead = self.until, 0.0
 
 
 def _is_due_again(settle: Settle) -> bool:

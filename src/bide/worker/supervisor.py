@@ -223,7 +223,7 @@ def worker_metrics(metrics: ByQueue, workers: int, deaths: int) -> str:
 
     refused = "Outcomes that came after the lease had passed to another worker."
     taken = "Outcomes of jobs that the server has taken; crash: their process died."
-    lateness = "From due to claimed, by the server's clock."
+    lateness = "From due to the job's first statement, by the server's clock."
     run = "For how long a job ran, whatever it came to."
     return expose(
         [

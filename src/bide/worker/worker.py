@@ -394,7 +394,10 @@ class Worker:
         """Handle a request that came by way of the server: to stop, or to cancel a job."""
         assert self._executor is not None
         if channel != self._global_keys["workers"]:
-            self._executor.request_cancel(channel, text)
+            if text.startswith("~"):
+                self._executor.recall(channel, text[1:])
+            else:
+                self._executor.request_cancel(channel, text)
         elif text == self.name:
             self._stop_requested()
 

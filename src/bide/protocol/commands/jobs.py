@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.errors import UsageError
 from bide.model.constraints import Constraints
@@ -14,7 +14,7 @@ from bide.model.ids import new_id
 from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
 from bide.model.latency import Minute
 from bide.model.limits import Limits, Retention
-from bide.protocol.command import Command, command, number, pairs, pieces, raw, text, words
+from bide.protocol.command import Arg, Command, command, number, pairs, pieces, raw, text, words
 from bide.protocol.keys import SCHEMA, Keys
 
 MOST_CHANGED: Final = 100
@@ -52,19 +52,23 @@ def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list
     For each `ok`, `asked` (it runs, and was asked to end), or the state that it is in instead.
     """
     _check_few(ids)
-    return command("cancel", keys, (int(running), *map(raw, ids)), lambda reply: words(reply, 2))
+
+    def read(reply: list[Any]) -> list[str]:
+        return words(reply, 2)
+
+    return _change("cancel", keys, (int(running),), ids, read)
 
 
 def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
     """Give up to `CHUNK` jobs another due time, `when` as `enqueue.when` writes it."""
     _check_few(ids)
-    return command("reschedule", keys, (when, 0, *map(raw, ids)), _read_moved)
+    return _change("reschedule", keys, (when, 0), ids, _read_moved)
 
 
 def promote(keys: Keys, ids: Sequence[str]) -> Command[list[ChangeResult]]:
     """Make up to `CHUNK` jobs due now."""
     _check_few(ids)
-    return command("reschedule", keys, ("+0", 1, *map(raw, ids)), _read_moved)
+    return _change("reschedule", keys, ("+0", 1), ids, _read_moved)
 
 
 def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
@@ -84,13 +88,20 @@ def delete(keys: Keys, ids: Sequence[str], unbegun: bool = True) -> Command[list
     or `gone`.
     """
     _check_few(ids)
-    args = (int(unbegun), *map(raw, ids))
-    return command("delete", keys, args, lambda reply: words(reply, 1))
+
+    def read(reply: list[Any]) -> list[str]:
+        return words(reply, 1)
+
+    return _change("delete", keys, (int(unbegun),), ids, read)
 
 
 def pause(keys: Keys) -> Command[None]:
-    """Let nothing be claimed."""
-    return command("pause", keys, (), lambda reply: None)
+    """Let nothing be claimed, and have the jobs returned that were claimed ahead."""
+
+    def again(reply: list[Any]) -> Command[None] | None:
+        return pause(keys) if reply[0] == _HELD else None
+
+    return command("pause", keys, (), lambda reply: None, followup=again)
 
 
 def resume(keys: Keys) -> Command[None]:
@@ -191,6 +202,44 @@ def _read_upgraded(reply: list[Any]) -> Upgraded:
     if reply[0] == b"cannot":
         return Upgraded("0", 0, reply[1])
     return Upgraded(reply[1].decode(), reply[2], 0)
+
+
+T = TypeVar("T", str, ChangeResult)
+
+_HELD: Final = b"held"
+"""A worker has claimed the job ahead, and returns it. So the call is repeated: a few milliseconds
+later the job can be changed, or has started."""
+
+
+def _change(
+    script: str,
+    keys: Keys,
+    args: tuple[Arg, ...],
+    ids: Sequence[str],
+    read: Callable[[list[Any]], list[T]],
+    known: Sequence[T | None] = (),
+) -> Command[list[T]]:
+    """Change jobs, and repeat the call for those that a worker returns first.
+
+    `known` has the results of earlier calls, and None for each job that is left.
+    """
+    known = known or [None] * len(ids)
+    left: list[Arg] = [raw(id) for id, result in zip(ids, known, strict=True) if result is None]
+
+    def parse(reply: list[Any]) -> list[T]:
+        new = iter(read(reply))
+        return [next(new) if result is None else result for result in known]
+
+    def again(reply: list[Any]) -> Command[list[T]] | None:
+        if _HELD not in reply:
+            return None
+        results = [None if result in _STILL_HELD else result for result in parse(reply)]
+        return _change(script, keys, args, ids, read, results)
+
+    return command(script, keys, (*args, *left), parse, followup=again)
+
+
+_STILL_HELD: Final = ("held", ChangeResult("held", 0))
 
 
 def _check_few(ids: Sequence[str]) -> None:

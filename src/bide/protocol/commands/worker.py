@@ -26,6 +26,9 @@ from bide.protocol.keys import Keys
 MAX_CLAIM: Final = 250
 """Jobs per claim at most: bounds the time one call may take on the server."""
 
+MAX_AHEAD_US: Final = 20_000
+"""Microseconds: jobs that are due later are not claimed."""
+
 MAX_POP: Final = 250
 """The same of a pop."""
 
@@ -84,6 +87,8 @@ class Claim(NamedTuple):
     """Something is to be told to, or asked of, another queue."""
     thin: Sequence[str] = ()
     """Schedules that want to be sent more of their times."""
+    soon: bool = False
+    """The deadline is the due time of a job, which can be claimed ahead."""
     limited: bool = False
     """More is due, and a limit of the queue holds it back: until the deadline, or a job's end."""
     lost: Sequence[Lost] = ()
@@ -121,10 +126,17 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
     has_started: bool = False
     """Whether a job that is released has started, or may have."""
 
-    def settle(self, job: Claimed) -> Settle:
-        """Return this outcome as that of a claimed job."""
+    def settle(self, job: Claimed, after_us: int = 0) -> Settle:
+        """Return this outcome as that of a claimed job, which started so long after its token."""
         return Settle(
-            job.id, job.token, self.outcome, self.due, self.data, self.keep, self.has_started
+            job.id,
+            job.token,
+            self.outcome,
+            self.due,
+            self.data,
+            self.keep,
+            self.has_started,
+            after_us,
         )
 
 
@@ -138,6 +150,13 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     data: bytes = b""
     keep: str = ""
     has_started: bool = False
+    after_us: int = 0
+    """How long after the time that its token says the job started."""
+
+    @property
+    def stamp(self) -> str:
+        """The token as it is sent, with the start if that is known."""
+        return f"{self.token:016d}+{self.after_us}" if self.after_us > 0 else f"{self.token:016d}"
 
 
 class JobNote(msgspec.Struct, frozen=True, gc=False):
@@ -158,8 +177,10 @@ def claim(
     busy: int,
     arm: int = 2,
     missing: str = "",
+    ahead_us: int = 0,
+    slots: int = 0,
 ) -> Command[Claim]:
-    """Take up to `count` due jobs.
+    """Take up to `count` due jobs, and jobs that are due a moment later.
 
     Args:
         keys: of the queue.
@@ -173,8 +194,11 @@ def claim(
             is `limited` also if the rate of a group holds a due job back.
         missing: of jobs that a worker without their task returned: with "e" in it, they are
             taken also before they are due again; with "s", this worker has run one.
+        ahead_us: jobs are also taken that are due within this time, `MAX_AHEAD_US` at most. The
+            worker starts each of them when it is due.
+        slots: how many jobs may be taken if any of them is not due yet.
     """
-    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, missing)
+    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, missing, ahead_us, slots)
     return command("claim", keys, args, _read_claim)
 
 
@@ -195,19 +219,28 @@ def reject_items(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[li
     return command("items_reject", keys, args, lambda reply: words(reply, 2))
 
 
-def settle(keys: Keys, settles: Sequence[Settle]) -> Command[list[Verdict]]:
-    """Apply outcomes; one verdict for each."""
-    return _settle(keys, settles, [_LATER] * len(settles))
+def settle(keys: Keys, settles: Sequence[Settle], late: str = "") -> Command[list[Verdict]]:
+    """Apply outcomes; one verdict for each.
+
+    Args:
+        keys: of the queue.
+        settles: the outcomes.
+        late: how late jobs have started since the last report: see `LatenessBuffer`.
+    """
+    return _settle(keys, settles, [_LATER] * len(settles), late)
 
 
-def _settle(keys: Keys, settles: Sequence[Settle], before: Sequence[str]) -> Command[list[Verdict]]:
+def _settle(
+    keys: Keys, settles: Sequence[Settle], before: Sequence[str], late: str = ""
+) -> Command[list[Verdict]]:
     """Apply the outcomes that have no verdict yet, as often as the server leaves some for later."""
     args: list[Arg] = []
     for settle, verdict in zip(settles, before, strict=True):
         if verdict == _LATER:
             detail = settle.due or settle.keep or ("+0" if settle.has_started else "")
-            id, token = raw(settle.id), f"{settle.token:016d}"
-            args += (id, token, settle.outcome, detail, settle.data)
+            args += (raw(settle.id), settle.stamp, settle.outcome, detail, settle.data)
+    if late:
+        args.append(late)
 
     def parse(reply: list[Any]) -> list[Any]:
         new = words(reply, 2)
@@ -236,11 +269,15 @@ def fitting(settles: Iterable[Settle]) -> int:
     return count
 
 
-def extend(keys: Keys, lease_us: int, held: Sequence[tuple[str, int]]) -> Command[list[Renewal]]:
-    """Renew leases; `held` is (id, token) of each job."""
+def extend(
+    keys: Keys, lease_us: int, held: Sequence[tuple[str, int]], late: str = ""
+) -> Command[list[Renewal]]:
+    """Renew leases; `held` is (id, token) of each job, `late` the same as of `settle`."""
     args: list[Arg] = [lease_us]
     for id, token in held:
         args += (raw(id), f"{token:016d}")
+    if late:
+        args.append(late)
     return command("extend", keys, args, lambda reply: words(reply, 2))  # type: ignore[arg-type, return-value]
 
 
@@ -260,11 +297,13 @@ def worker_leave(keys: Keys, worker: str) -> Command[None]:
 def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
-    jobs = [_read_claimed(*fields) for fields in pieces(reply, 10, 5)]
-    now_us, until_us, deadline_us, more, alone, drain, thin, post, lost = reply[1:10]
+    jobs = [_read_claimed(*fields) for fields in pieces(reply, 11, 5)]
+    now_us, until_us, deadline_us, more, alone, drain, thin, post, lost, soon = reply[1:11]
     is_more, limited = more == _MORE, more == _LIMITED
     alone, drain = bool(alone), bool(drain)
-    claim = Claim(now_us, until_us, deadline_us, is_more, alone, drain, jobs, limited=limited)
+    claim = Claim(
+        now_us, until_us, deadline_us, is_more, alone, drain, jobs, soon=bool(soon), limited=limited
+    )
     if thin or post or lost:
         names = text(thin).split(" ") if thin else ()
         told = [_read_lost(*fields) for fields in pieces(lost, 0, 6)]
@@ -313,11 +352,30 @@ class ClaimSession:
         self._echoed = False
 
     def claim(
-        self, keys: Keys, count: int, lease_us: int, busy: int, arm: int, missing: str = ""
+        self,
+        keys: Keys,
+        count: int,
+        lease_us: int,
+        busy: int,
+        arm: int,
+        missing: str = "",
+        ahead_us: int = 0,
+        slots: int = 0,
     ) -> Command[Claim]:
         """Return the next claim; it has the same number until `claimed` receives its reply."""
         self.pending, self.is_timekeeper = "claim", arm > 0
-        return claim(keys, self.consumer, self._seq, count, lease_us, busy, arm, missing)
+        return claim(
+            keys,
+            self.consumer,
+            self._seq,
+            count,
+            lease_us,
+            busy,
+            arm,
+            missing,
+            ahead_us,
+            slots,
+        )
 
     def claimed(self, reply: Claim, sent: float) -> None:
         """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""

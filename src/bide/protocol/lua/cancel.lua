@@ -1,7 +1,9 @@
 -- cancel: take jobs back before they run; ask those that run to end.
 -- @arg   running    integer  1 to ask running jobs to end, 0 to leave them alone
 -- @rest  id
--- @reply ok now, then per job: ok | asked | cancelled | active | completed | failed | gone
+-- @reply ok now, then per job: ok | asked | held | cancelled | active | completed | failed | gone
+
+-- held: its worker returns it, because it is not due yet; ask again
 
 local TELL = 100
 
@@ -21,7 +23,9 @@ for i = rest, #ARGV do
     done[#done + 1] = id
   else
     word = locate.elsewhere(id)
-    if word == 'active' and running == 1 then
+    if word == 'active' and locate.recall(id) then
+      word = 'held'
+    elseif word == 'active' and running == 1 then
       redis.call('ZADD', asked, now, id)
       redis.pcall('PUBLISH', asked, id) -- may be lost, as in `notify_waiters`
       word = 'asked'

@@ -6,9 +6,11 @@
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @arg   missing   text     of jobs that a worker without their task returned: e, s or both
--- @reply ok now until deadline more alone drain thin post lost, then: id body token tries due
+-- @arg   ahead_us  integer  also take what is due within this time; the worker starts it when due
+-- @arg   slots     integer  how many jobs the worker can start at once
+-- @reply ok now until deadline more alone drain thin post lost soon, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
--- @include clock run_record wakeup timekeepers reclaim last_claims read_budget latency
+-- @include clock run_record wakeup timekeepers reclaim last_claims read_budget
 
 -- arm, 3: as 2, and to say whether the rate of a group holds a due job back
 -- missing, e: take such jobs also before the next look at them is due; s: the worker has run one
@@ -16,6 +18,7 @@
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
 -- lost: of each job whose lease has ended: id token tries due worker, and 1 if it failed by that
+-- soon: 1 where the deadline is the due time of a job, which can be claimed ahead
 -- tries: the attempt; of a job that was claimed before, what `run_record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
@@ -25,7 +28,8 @@ local LEVELS, ALONE, UNSERVED, MOST, GROUPED = 10, 11, 12, 250, 150
 local UNSERVED_US, AGAIN_US, RUNNING, RUNS_US = 600000000, 60000000, 100, 5000000
 local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
-local eager, ahead = string.find(missing, 'e', 1, true), false
+ahead_us = math.min(ahead_us, run_record.AHEAD)
+local eager, more_unserved = string.find(missing, 'e', 1, true), false
 
 -- Removes before anything is added: a full server lets a script that has begun to remove go on.
 redis.call('ZREM', keep, worker)
@@ -34,7 +38,7 @@ redis.call('ZREM', park, worker)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
-  'limited', 'edges', 'rewinding')
+  'limited', 'edges', 'rewinding', 'exact_until')
 local has_constraints, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 if set[9] then event.open(set[9]) end
@@ -44,6 +48,8 @@ if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[8]) or 0
 end
 local rewound = (tonumber(set[4]) or 0) > now
+local exact_until = tonumber(set[18]) or 0
+if exact_until > now and exact_until <= now + 2 * run_record.AHEAD then ahead_us = 0 end
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
 -- The same claim again: its reply was lost. What it took and still holds, renewed.
@@ -52,7 +58,7 @@ if repeated == 'stale' then return {'stale'} end
 if repeated then
   -- It takes nothing new: a copy that arrives late would take jobs that no worker runs. It is not
   -- armed either: the worker's next claim says when to come back.
-  local reply = {'ok', now, 0, 0, 1, 0, 0, '', 0, {}}
+  local reply = {'ok', now, 0, 0, 1, 0, 0, '', 0, {}, 0}
   for _, one in ipairs(repeated) do
     if one.rec and redis.call('ZSCORE', active, one.id) then
       redis.call('ZADD', active, lease_end, one.id)
@@ -96,12 +102,12 @@ if has_schedules and not paused then
 end
 
 -- Take.
-local reply = {'ok', now, 0, 0, 0, 0, 0, thin or '', 0, lost}
+local reply = {'ok', now, 0, 0, 0, 0, 0, thin or '', 0, lost, 0}
 local alone = 0
-local taken, counted = {}, {}
+local taken = {}
 local room = read_budget.room()
 local limited = set[15] and rate_limit.open(active)
-local overdue, held_back = false, false
+local overdue, held_back, job_at = false, false, nil
 
 -- Whether workers run jobs that one without their task returned. A job that has waited for long
 -- does not fail then: those that have its task may be busy.
@@ -142,13 +148,15 @@ local function take(level, picked, at_level)
     local body, line, at = bodies[i], lines[i], picked[2 * i]
     local rec = line and run_record.parse(line)
     local due_at = tonumber(at)
+    -- A job that is claimed ahead starts when it is due.
+    local starts = level == UNSERVED and now or math.max(now, due_at)
     local begins_by = asked_of
       and constraints.begins_by(asked_of[i], run_record.due_from(rec, due_at))
-    if begins_by and begins_by <= now and run_record.is_unbegun(rec) then
+    if begins_by and begins_by <= starts and run_record.is_unbegun(rec) then
       expire.one(id, at_level or level)
       expired[#expired + 1] = id
     elseif body then
-      local token, tries = now, 1
+      local token, tries = starts, 1
       if rec then
         if level == UNSERVED then
           due_at = math.min(due_at, now)
@@ -157,11 +165,14 @@ local function take(level, picked, at_level)
         if rec.missing and now - rec.missing > UNSERVED_US and served() then
           rec.missing = now - UNSERVED_US + AGAIN_US
         end
-        token = math.max(now, tonumber(run_record.token(line)) + 1)
-        rec.attempt, rec.started, rec.worker, rec.alone = rec.attempt + 1, now, worker, alone
+        token = math.max(starts, tonumber(run_record.token(line)) + 1)
+        rec.attempt, rec.started, rec.worker, rec.alone = rec.attempt + 1, starts, worker, alone
         rec.due = due_at
         tries = run_record.tries(rec)
         line = run_record.format(run_record.head(token, run_record.stamp(line)), rec)
+      elseif starts > now then
+        line = run_record.fresh(starts)
+          .. run_record.tail(priority, 1, 0, 0, alone, starts, worker) .. at
       else
         line = fresh_head .. fresh_tail .. at
       end
@@ -170,7 +181,6 @@ local function take(level, picked, at_level)
       leases[#leases + 1] = lease_score
       leases[#leases + 1] = id
       taken[#taken + 1] = id
-      latency.count(counted, now - due_at)
       if book then
         event.add('active', 'claim', id, worker, rec and rec.attempt or 1, due_at, '')
       end
@@ -186,9 +196,44 @@ local function take(level, picked, at_level)
   return #ids
 end
 
+local heads = {} -- of each level, when the first job is due that is not taken
 local deadline
 local function by(at)
   if at and at > now and (not deadline or at < deadline) then deadline = at end
+end
+
+-- Takes up to `wanted` jobs that are due a moment later, in that order. With the reply, the worker
+-- knows how long to wait for each: it arrives later than `now`, so no job can start early.
+local function take_ahead(wanted)
+  local found, picks, until_us = {}, {}, now + ahead_us
+  for level, at in pairs(heads) do
+    if level <= LEVELS and at <= until_us and wanted > 0 then
+      local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', until_us, 'WITHSCORES',
+        'LIMIT', 0, wanted)
+      for i = 1, #picked, 2 do
+        found[#found + 1] = {level = level, id = picked[i], at = picked[i + 1]}
+      end
+    end
+  end
+  if #found == 0 then return end
+  table.sort(found, function(a, b)
+    local at, other = tonumber(a.at), tonumber(b.at)
+    if at ~= other then return at < other end
+    if a.level ~= b.level then return a.level < b.level end
+    return a.id < b.id
+  end)
+  for i = 1, math.min(wanted, #found) do
+    local job = found[i]
+    local picked = picks[job.level] or {}
+    picks[job.level] = picked
+    picked[#picked + 1], picked[#picked + 2] = job.id, job.at
+  end
+  for level, picked in pairs(picks) do
+    take(level, picked)
+    heads[level] = tonumber(redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')[2])
+  end
+  -- `pause` and `purge` wait until these have started, or have been returned.
+  redis.call('HSET', meta, 'ahead_until', found[math.min(wanted, #found)].at)
 end
 
 -- A suspect runs as the only job of its worker, so that a crash names its culprit. A busy worker
@@ -237,7 +282,7 @@ if not paused then
   local function take_unserved(some)
     local picked = redis.call('ZRANGEBYSCORE', due[UNSERVED], '-inf', now_or_later, 'WITHSCORES',
       'LIMIT', 0, some)
-    if take(UNSERVED, picked) == some then ahead = eager end
+    if take(UNSERVED, picked) == some then more_unserved = eager end
   end
   if share > 0 then
     local all = room.left
@@ -266,9 +311,18 @@ if not paused then
       end
       if head[2] and tonumber(head[2]) <= now then overdue = true end
     end
-    by(tonumber(head[2]))
+    heads[level] = tonumber(head[2])
     if overdue then break end
   end
+  if ahead_us > 0 and not (overdue or limited or steps.met_suspect or alone == 1) then
+    take_ahead(math.min(count, slots) - #taken)
+  end
+  for level = 1, LEVELS do
+    local at = heads[level]
+    by(at)
+    if not limited and at and at > now and (not job_at or at < job_at) then job_at = at end
+  end
+  by(heads[UNSERVED])
   -- Turns that are left though slots are free, or a suspect that was met: to be looked at at once.
   if steps.met_suspect or (overdue and steps.left == 0) then more = true end
   if limited then
@@ -297,7 +351,6 @@ if has_constraints then
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
 last_claims.note(worker, seq, taken)
-latency.write('l', counted)
 if book then
   if #given_up > 0 then finish.drained('reclaim') end
   event.write()
@@ -323,6 +376,7 @@ elseif timekeepers.lacks(due_by) then
   wakeup.push(worker)
 end
 reply[4] = deadline or 0
-if more or ahead then reply[5] = 1 elseif held_back then reply[5] = 2 end
+if more or more_unserved then reply[5] = 1 elseif held_back then reply[5] = 2 end
 reply[6] = alone
+if deadline and deadline == job_at then reply[11] = 1 end
 return reply

@@ -1,7 +1,9 @@
 -- delete: remove every trace of jobs that no worker holds.
 -- @arg   unbegun   integer  1 if jobs that have not ended may go too
 -- @rest  id
--- @reply ok, then per job: ok | active | unended | gone
+-- @reply ok, then per job: ok | active | held | unended | gone
+
+-- held: its worker returns it, because it is not due yet; ask again
 
 local TELL = 100
 
@@ -10,7 +12,7 @@ for i = rest, #ARGV do
   local id = ARGV[i]
   local word = 'ok'
   if redis.call('ZSCORE', active, id) then
-    word = 'active'
+    word = unbegun == 1 and locate.recall(id) and 'held' or 'active'
   else
     local level, at
     if unbegun == 1 then level, at = locate.take_due(id) end

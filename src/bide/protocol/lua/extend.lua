@@ -1,6 +1,7 @@
 -- extend: renew the leases of jobs still held under these tokens.
 -- @arg   lease_us  integer  how long from now
 -- @rest  id token
+-- @last  late    how late jobs have started since the last report, for `latency.report`
 -- @reply ok now, then per job: ok | asked (renewed, but its end was asked for) | lost | gone
 -- @include clock run_record
 
@@ -31,4 +32,5 @@ if #mine > 0 then
   redis.call('ZADD', active, unpack(renewed))
   clock.observe(tonumber(redis.call('HGET', meta, 'clock')), lease_us)
 end
+latency.report(late)
 return reply

@@ -29,4 +29,5 @@ end
 -- Who claims next takes it away again where there is nothing behind it.
 redis.call('HSET', meta, 'limited', 1)
 wakeup.push('-')
+locate.recall_all() -- they are claimed again within the limits
 return {'ok', now}

@@ -2,7 +2,7 @@
 -- @arg   begin    text     names this purge, to set aside; - to continue deleting
 -- @arg   limit    integer  how many jobs to delete in this call
 -- @reply ok aside more    how many this purge has set aside; whether to continue
--- @reply busy             an earlier trash is left: begin again
+-- @reply busy             an earlier trash is left, or jobs are being returned: begin again
 
 -- A trash that a dead caller left is swept first; claims sweep it too.
 local has_edges = redis.call('HEXISTS', meta, 'edges') == 1
@@ -12,6 +12,8 @@ local left = redis.call('HEXISTS', meta, 'trash')
 local name, count = string.match(redis.call('HGET', meta, 'purged') or '', '^(%S+) (%d+)$')
 if name == begin then return {'ok', tonumber(count), left} end -- a repeat
 if left == 1 and not swept() then return {'busy'} end
+-- What was claimed ahead comes back first.
+if locate.recall_all() then return {'busy'} end
 local aside = 0
 local function set_aside(from, to)
   local size = redis.call('ZCARD', from)

@@ -2,8 +2,10 @@
 -- @arg   at         text     +N microseconds from now, or =N
 -- @arg   promote    integer  1 to make jobs due that are not yet, also blocked ones; else 0
 -- @rest  id
--- @reply ok now, then per job: ok due | active 0 | completed 0 | failed 0 | cancelled 0 | gone 0
+-- @reply ok now, then per job: ok due | held 0 | its state 0 | gone 0
 -- @include due_time event group locate move wakeup
+
+-- held: its worker returns it, because it is not due yet; ask again
 
 if not due_time.valid(at) then return redis.error_reply('BADARG reschedule at') end
 local us = due_time.us(at)
@@ -31,6 +33,7 @@ for i = rest, #ARGV do
     end
   else
     word, due_us = locate.elsewhere(id), 0
+    if word == 'active' and locate.recall(id) then word = 'held' end
   end
   reply[#reply + 1] = word
   reply[#reply + 1] = due_us

@@ -1,8 +1,10 @@
 -- settle: say how claimed jobs ended; refused where the token is no longer the job's.
 -- @rest  id token outcome when data
+-- @last  late    how late jobs have started since the last report, for `latency.report`
 -- @reply ok now, then per job: ok | lost | gone | later | full
 -- @include run_record retention notify_waiters latency
 
+-- token: of the claim; then `+` and how many microseconds later the job started, if it has
 -- later: not applied, because the notes of the jobs before it were long; send it again
 -- full: applied; one or more results were dropped to stay within the budget
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
@@ -20,7 +22,7 @@ local AGAIN = {retry = true, snooze = true, hold = true, release = true, crash =
 local KIND = {complete = 'completed', retry = 'retried', fail = 'failed', snooze = 'rescheduled',
   release = 'rescheduled', cancel = 'cancelled', crash = 'reclaimed'}
 local ENDS = {complete = 1, fail = 2, cancel = 3} -- kinds as `retention` has them
-local RAN = {complete = true, retry = true, fail = true, cancel = true} -- a token is when it began
+local RAN = {complete = true, retry = true, fail = true, cancel = true}
 local CRASHES, TELL = 3, 100
 -- An error is added to the job's notes, which may be 90 KB long and are read and written again. So
 -- a call reads this many bytes of them, and leaves further errors to the next call.
@@ -29,7 +31,9 @@ local NOTED_BYTES = 1000000
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
   local outcome, at = ARGV[i + 2], ARGV[i + 3]
-  if not STAMP[outcome] or #ARGV[i + 1] ~= 16
+  local token, plus = string.sub(ARGV[i + 1], 1, 16), string.sub(ARGV[i + 1], 17)
+  if not STAMP[outcome] or #token ~= 16 or (plus ~= '' and not string.find(plus, '^%+%d+$'))
+    or #plus > 16
     or ((at ~= '' or outcome == 'retry' or outcome == 'snooze' or outcome == 'hold')
       and not due_time.valid(at)) then
     return redis.error_reply('BADARG settle rest')
@@ -83,13 +87,13 @@ local function give_back(rec, grp)
   end
 end
 
-local function apply(k, stamp, outcome, at, data)
+local function apply(k, stamp, outcome, at, data, after)
   local id, line, verb = ids[k], lines[k], outcome
   local grp = asked_of and asked_of[k] and group.touch(asked_of[k])
   if grp then released[#released + 1] = {grp, id} end
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
-  line = run_record.settled(line, stamp)
+  line = run_record.settled(line, stamp, after)
   local rec
   local due_us = 0
   if data ~= '' and outcome ~= 'complete' then
@@ -111,7 +115,7 @@ local function apply(k, stamp, outcome, at, data)
     end
   end
   if outcome == 'crash' then
-    due_us = math.min(rec.due, now)
+    due_us = run_record.due_again(rec)
     again(rec, id, due_us, grp)
   elseif AGAIN[outcome] then
     rec = rec or run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34))
@@ -121,7 +125,7 @@ local function apply(k, stamp, outcome, at, data)
       if at == '' then give_back(rec, grp) end
       -- What has begun once does not expire, and takes no more items: see `run_record.is_unbegun`.
       if at ~= '' then rec.first, rec.missing = rec.first or rec.due, nil end
-      due_us = math.min(rec.due, now)
+      due_us = run_record.due_again(rec)
     else
       rec.first = rec.first or rec.due
       if outcome == 'snooze' and data ~= '' then -- it has not run: what crashed with it, still did
@@ -168,7 +172,8 @@ end
 
 for k = 1, n do
   local i = rest + (k - 1) * 5
-  local id, token, outcome, line = ids[k], ARGV[i + 1], ARGV[i + 2], lines[k]
+  local id, outcome, line = ids[k], ARGV[i + 2], lines[k]
+  local token = string.sub(ARGV[i + 1], 1, 16)
   local word = 'lost'
   -- What nearly all are stands first: a token that is held was never settled, because tokens grow.
   if line and leases[k] and not settled[id] and run_record.stamp(line) == token .. '-' then
@@ -181,8 +186,9 @@ for k = 1, n do
         held_until = math.max(held_until, (due_time.us(ARGV[i + 3])))
       end
       if effect == 'hold' then effect = 'snooze' end
-      apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4])
-      if RAN[outcome] then latency.count(counted, math.max(0, now - tonumber(token))) end
+      local after = tonumber(string.sub(ARGV[i + 1], 18)) or 0
+      apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4], after)
+      if RAN[outcome] then latency.count(counted, math.max(0, now - tonumber(token) - after)) end
       word = 'ok'
     end
   elseif not line then
@@ -192,7 +198,10 @@ for k = 1, n do
   end
   reply[k + 2] = word
 end
-if #gone_active == 0 then return reply end
+if #gone_active == 0 then
+  latency.report(late)
+  return reply
+end
 
 -- Removes first: a full server lets taken work finish.
 redis.call('ZREM', active, unpack(gone_active))
@@ -229,11 +238,13 @@ for outcome, kind in pairs(ENDS) do
   end
 end
 latency.write('r', counted)
+latency.report(late)
 if book then finish.drained('settle') end
 if limits.edges then finish.close() elseif book then event.write() end
 if held_until > now then -- the latest moment holds
   local before = tonumber(redis.call('HGET', meta, 'held_until')) or 0
   redis.call('HSET', meta, 'limited', 1, 'held_until', math.max(before, held_until))
+  locate.recall_all()
 end
 if limits.limited and rate_limit.settled(active, #gone_active, unbegun) then
   wakeup.push('-')

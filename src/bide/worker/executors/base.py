@@ -2,6 +2,9 @@
 
 - **Submitted.** The worker passes claimed jobs. They wait in order until there is a slot: a place
   on the event loop or in a thread (`local`), or a free child process (`processes`).
+- **Ahead.** A job that was claimed before it is due waits for its time first. The worker must not
+  start it early. Until then the server may recall it: the worker releases it, so that it can be
+  cancelled or changed as if it had not been claimed.
 - **Started.** The time-out of a job counts from its start.
 - **Cancelled.** A request marks the job. A job that waits ends without a start. In a job that runs,
   an exception is raised: the coroutine is cancelled, or its child receives a signal. A plain
@@ -22,6 +25,7 @@ little, however many jobs wait.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -37,7 +41,7 @@ from bide.model.ids import LONGEST_TASK, short_id
 from bide.model.job import Claimed
 from bide.model.payload.body import decode_error
 from bide.protocol.commands.queues import MOST_UNKNOWN_TASKS, RunningTask
-from bide.protocol.commands.worker import Ended, Settle
+from bide.protocol.commands.worker import Claim, Ended, Settle
 from bide.worker.queue_state import STALE, Prefetch, QueueState
 from bide.worker.run.running_job import (
     BEGUN,
@@ -48,6 +52,7 @@ from bide.worker.run.running_job import (
     log_end,
     task_of,
 )
+from bide.worker.threads import make_alarm
 
 log = Log("bide.worker")
 
@@ -71,6 +76,9 @@ class Executor(ABC):
         self._held: dict[int, RunningJob] = {}
         self._waiting: deque[RunningJob] = deque()
         """Held jobs that wait for a slot."""
+        self._ahead: list[tuple[float, int, RunningJob]] = []
+        """Held jobs that are not due yet: a heap, by when each starts (`time.monotonic()`)."""
+        self._alarm = make_alarm(self._loop, self._start_due)
         self._unconfirmed: dict[tuple[str, int], RunningJob] = {}
         """Ended jobs whose outcomes the server has not recorded yet, by id and token."""
         self._prefetch = Prefetch()
@@ -109,6 +117,16 @@ class Executor(ABC):
         """Return how much of the capacity is in use."""
 
     @property
+    @abstractmethod
+    def free_slots(self) -> int:
+        """How many more jobs could start at once now; a job that waits for its time has a slot."""
+
+    @property
+    def ahead(self) -> int:
+        """How many of the held jobs are not due yet."""
+        return len(self._ahead)
+
+    @property
     def busy(self) -> int:
         """How many jobs are held."""
         return len(self._held)
@@ -130,15 +148,25 @@ class Executor(ABC):
 
     # -- the life of a job
 
-    def submit(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
-        """Accept claimed jobs, and start them as soon as there are slots."""
+    def submit(self, queue_state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
+        """Accept claimed jobs; start each as soon as it is due and has a slot.
+
+        `arrived` is later than the server's `now` in the reply. So a job that starts as long after
+        `arrived` as it was due after `now` starts no earlier than it is due.
+        """
         if not self._held:
             self._moved_at = time.monotonic()
-        for claimed in jobs:
+        for claimed in reply.jobs:
             number = next(self._numbers)
-            run = RunningJob(queue_state, claimed, claimed_at, self._send_notes_soon, number)
+            run = RunningJob(queue_state, claimed, sent, self._send_notes_soon, number)
             self._held[number] = run
-            self._waiting.append(run)
+            if claimed.due_us > reply.now_us:
+                at = arrived + (claimed.due_us - reply.now_us) / 1e6
+                heapq.heappush(self._ahead, (at, number, run))
+            else:
+                self._waiting.append(run)
+        if self._ahead:
+            self._alarm.set(self._ahead[0][0])
         self._start_waiting()
 
     def decline(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
@@ -150,8 +178,34 @@ class Executor(ABC):
             self._unconfirmed[claimed.id, claimed.token] = run
             queue_state.settles.append(UNBEGUN.settle(claimed))
 
+    def _start_due(self) -> None:
+        """Start the jobs that were claimed ahead and are due now."""
+        while self._ahead and self._ahead[0][0] <= (now := time.monotonic()):
+            _, number, run = heapq.heappop(self._ahead)
+            if now - run.claimed_at > run.queue_state.lease * 2 / 3:
+                self._end(run, UNBEGUN)  # the process was paused, and the lease may have passed
+                continue
+            # Jobs are numbered in the order in which they are started.
+            del self._held[number]
+            run.number = next(self._numbers)
+            self._held[run.number] = run
+            self._waiting.append(run)
+        if self._ahead:
+            self._alarm.set(self._ahead[0][0])
+        self._start_waiting(at_once=True)
+        if self._waiting and len(self) > self.capacity + len(self._ahead):
+            self._release_waiting()  # jobs that came meanwhile have taken their slots
+
+    def recall(self, channel: str, id: str) -> None:
+        """Release a job of the queue of this channel, or all of them, unless it is due already."""
+        for _, _, run in list(self._ahead):
+            if run.queue_state.keys["asked"] == channel and id in ("", run.claimed.id):
+                self._end(run, UNBEGUN)
+        self._ahead = [entry for entry in self._ahead if not entry[2].ended]
+        heapq.heapify(self._ahead)
+
     @abstractmethod
-    def _start_waiting(self) -> None:
+    def _start_waiting(self, *, at_once: bool = False) -> None:
         """Start the jobs that have waited longest, in the free slots."""
 
     def request_cancel(self, channel: str, id: str) -> None:
@@ -178,8 +232,9 @@ class Executor(ABC):
         """
         self._collect_ended()
         self._stop_running()
-        waiting = set(self._waiting)
+        waiting = {*self._waiting, *(run for _, _, run in self._ahead)}
         self._waiting.clear()
+        self._ahead.clear()
         for run in list(self._held.values()):
             self._end(run, self._released(run, run in waiting))
 
@@ -242,7 +297,7 @@ class Executor(ABC):
             self.executed += 1
             log_end(run, settled.outcome)
         self._unconfirmed[run.claimed.id, run.claimed.token] = run
-        run.queue_state.settles.append(settled.settle(run.claimed))
+        run.queue_state.settles.append(settled.settle(run.claimed, run.after_us()))
         self._changed()
 
     def mark_recorded(self, settles: Sequence[Settle]) -> list[RunningJob | None]:

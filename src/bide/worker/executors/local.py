@@ -161,6 +161,11 @@ class LocalExecutor(Executor):
             return capacity
         return min(capacity, self._max_jobs - self.executed + self._stuck)
 
+    @property
+    def free_slots(self) -> int:
+        """How many more jobs could start at once now; a job that waits for its time has a slot."""
+        return max(0, min(self._concurrency, self.capacity) - len(self))
+
     def snapshot(self) -> list[RunningTask]:
         """Return the running jobs."""
         return [run.snapshot() for run in self._held.values() if run.begun_at]
@@ -169,19 +174,21 @@ class LocalExecutor(Executor):
         """Return the memory in bytes of the processes that run jobs."""
         return rss(os.getpid())
 
-    def _start_waiting(self) -> None:
-        """Start waiting jobs in the next turn of the event loop.
+    def _start_waiting(self, *, at_once: bool = False) -> None:
+        """Start waiting jobs in the next turn of the event loop, or at once.
 
-        By then the next round trip has been sent, so the server works while they run.
+        In the next turn, the next round trip has been sent, so the server works while they run.
         """
-        if self._waiting and not self._starting:
+        if at_once:
+            self._fill_slots()
+        elif self._waiting and not self._starting:
             self._starting = True
             self._loop.call_soon(self._fill_slots)
 
     def _fill_slots(self) -> None:
         """Start the jobs that have waited longest in the free slots."""
         self._starting = False
-        free = self._concurrency - (len(self) - len(self._waiting))
+        free = self._concurrency - (len(self) - len(self._waiting) - len(self._ahead))
         while self._waiting and free > 0:
             run = self._waiting.popleft()
             run.begun_at = self._moved_at = time.monotonic()
@@ -247,11 +254,13 @@ class LocalExecutor(Executor):
 
     async def close(self) -> None:
         """Let idle threads end, and close the resources."""
+        self._alarm.close()
         self._deadlines.close()
         self._threads.close()
         await self._lifespan.close()
 
     async def _run_async(self, run: RunningJob, call: Invocation) -> None:
+        run.note_start(time.monotonic())
         try:
             outcome = outcomes.completed(run, await call.run_async())
         except BaseException as error:
@@ -262,6 +271,7 @@ class LocalExecutor(Executor):
         self._end(run)
 
     def _run_in_thread(self, run: RunningJob, call: Invocation) -> Callable[[], None]:
+        run.note_start(time.monotonic())
         try:
             outcome = outcomes.completed(run, call.run(self._wait))
         except BaseException as error:

@@ -77,6 +77,11 @@ class ProcessExecutor(Executor):
         able = sum(slot.takes_jobs for slot in self._pool.slots)
         return able * (1 + self._prefetch.ahead(MOST_AHEAD))
 
+    @property
+    def free_slots(self) -> int:
+        """How many more jobs could start at once now; a job that waits for its time has a slot."""
+        return max(0, sum(slot.takes_jobs for slot in self._pool.slots) - len(self))
+
     def snapshot(self) -> list[RunningTask]:
         """Return the running jobs."""
         running = [self._held.get(slot.row.job) for slot in self._pool.slots]
@@ -132,9 +137,10 @@ class ProcessExecutor(Executor):
         try:
             await self._pool.close()
         finally:
+            self._alarm.close()
             self._timer.cancel()
 
-    def _start_waiting(self) -> None:
+    def _start_waiting(self, *, at_once: bool = False) -> None:
         """Assign waiting jobs, and reports to hooks, to children."""
         while self._waiting:
             run = self._waiting[0]
@@ -166,6 +172,8 @@ class ProcessExecutor(Executor):
                 if run is not None:  # a report to hooks may be assigned before waiting jobs
                     self._newest = max(self._newest, reply.number)
                     run.missing = reply.missing
+                    if reply.started:
+                        run.note_start(reply.started)
                     self._note_run(run, reply.took)
                     self._end(run, reply.ended)
             elif isinstance(reply, NoteAdded) and run is not None:
@@ -238,6 +246,7 @@ class ProcessExecutor(Executor):
                     slot.kill()
                 continue
             begun.add(number)
+            run.note_start(slot.row.begun)
             if slot.stopped_at:
                 if now - slot.stopped_at > 2 * run.queue_state.lease:
                     slot.kill()  # its lease has ended: the outcome would be refused
@@ -248,7 +257,7 @@ class ProcessExecutor(Executor):
         self._newest = max([self._newest, *begun])
         if self.capacity - len(self) > could:
             self._changed()
-        if len(self._held) > len(begun) and not can and self._is_stalled:
+        if len(self._held) - self.ahead > len(begun) and not can and self._is_stalled:
             self._reclaim()
             self._release_waiting()
         if self._pool.has_lost:
@@ -279,7 +288,8 @@ class ProcessExecutor(Executor):
     @property
     def _dispatched(self) -> set[int]:
         """The numbers of the held jobs that were sent to children."""
-        return self._held.keys() - {run.number for run in self._waiting}
+        held_back = (*self._waiting, *(run for _, _, run in self._ahead))
+        return self._held.keys() - {run.number for run in held_back}
 
     def _release_lost(self, begun: set[int], now: float) -> None:
         """Release jobs that were lost with a child: it died or stopped before it wrote its row.

@@ -302,7 +302,7 @@ class Child:
             set_title(IDLE)
         self._interrupts.end()
         took = time.monotonic() - now
-        done = Done(assign.number, outcome.ended, took, run.missing)
+        done = Done(assign.number, outcome.ended, took, run.started_at, run.missing)
         if (reported := self._report_end(done, outcome, run)) is not outcome:
             self._call_back(reported, run)
         self._row.end()
@@ -342,6 +342,7 @@ class Child:
             run.deadline = time.monotonic() + run.policy.timeout
             self._row.limit(run.deadline)
             in_run = True
+            run.started_at = time.monotonic()
             if target.is_async:
                 return self._run_coroutine(call, run)
             return outcomes.completed(run, self._interrupts.call(run, call.run, self._wait))

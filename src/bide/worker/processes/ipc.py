@@ -87,6 +87,8 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     number: int
     ended: Ended
     took: float
+    started: float
+    """When its first statement ran (`time.monotonic()`); 0 if none did."""
     missing: bool = False
     """Its task is not served here."""
 

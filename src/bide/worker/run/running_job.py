@@ -61,6 +61,8 @@ class RunningJob(msgspec.Struct, eq=False):
     """Identifies the job in its executor, because two queues may share an id."""
     begun_at: float = 0.0
     """When the job got a slot (`time.monotonic()`); 0 while it waits for one."""
+    started_at: float = 0.0
+    """When the job's first statement ran (`time.monotonic()`); 0 while that is not known."""
     deadline: float = 0.0
     policy: Policy = _DEFAULT
     codec: Codec = "json"
@@ -103,6 +105,18 @@ class RunningJob(msgspec.Struct, eq=False):
                 return False
             self.decided = ended
             return True
+
+    def note_start(self, at: float) -> None:
+        """Record when the job's first statement ran; any thread may call."""
+        if not self.started_at:
+            self.started_at = at
+            self.queue_state.note_start(self.claimed.due_us, at)
+
+    def after_us(self) -> int:
+        """Return how many microseconds after the time of its token the job started; 0: unknown."""
+        if not self.started_at:
+            return 0
+        return max(0, self.queue_state.server_us(self.started_at) - self.claimed.token)
 
     def add_note(self, kind: str, text: bytes) -> None:
         """Buffer a note for the next round trip; any thread may call."""

@@ -1,4 +1,6 @@
--- The clock under test: the server's own time plus an offset that the test keeps in `meta`.
+-- The clock under test: the server's own time plus an offset that the test keeps in `meta`, or a
+-- moment at which it is held.
 local time = redis.call('TIME')
-local offset = redis.call('HGET', meta, 'test_offset_us')
-return time[1] * 1000000 + time[2] + (tonumber(offset or 0) or 0)
+local set = redis.call('HMGET', meta, 'test_offset_us', 'test_held_us')
+if set[2] then return tonumber(set[2]) end
+return time[1] * 1000000 + time[2] + (tonumber(set[1] or 0) or 0)

@@ -58,4 +58,14 @@ function latency.write(kind, counted)
   for bucket, count in pairs(counted) do redis.pcall('HINCRBY', minutes, kind .. bucket, count) end
 end
 
+-- What a worker reports: words `bucket=count` of how late jobs have started.
+function latency.report(late)
+  local counted = {}
+  for bucket, count in string.gmatch(late, '(%d+)=(%d+)') do
+    bucket = math.min(tonumber(bucket), LAST)
+    counted[bucket] = tonumber(count)
+  end
+  latency.write('l', counted)
+end
+
 return latency

@@ -28,4 +28,24 @@ function locate.elsewhere(id)
   return 'gone'
 end
 
+-- Whether a worker has claimed a job ahead, and has not started it: it is not due yet. Then the
+-- worker is asked to return it, and until it is due it is not claimed ahead again. The caller asks
+-- once more: by then the job can be changed, or has started.
+function locate.recall(id)
+  local rec = record_store.read(id)
+  if not rec or rec.due <= now or rec.due > now + run_record.AHEAD then return false end
+  redis.pcall('HSET', meta, 'exact_until', now + run_record.AHEAD)
+  redis.pcall('PUBLISH', asked, '~' .. id)
+  return true
+end
+
+-- The same of all jobs of the queue.
+function locate.recall_all()
+  local until_us = tonumber(redis.call('HGET', meta, 'ahead_until')) or 0
+  if until_us <= now or until_us > now + run_record.AHEAD then return false end
+  redis.pcall('HSET', meta, 'exact_until', now + 2 * run_record.AHEAD)
+  redis.pcall('PUBLISH', asked, '~')
+  return true
+end
+
 return locate

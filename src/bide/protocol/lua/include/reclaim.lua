@@ -43,7 +43,7 @@ local function one(id, has_groups, lost)
     tell(lost, id, rec, 0)
     local level = LEVELS - rec.priority
     if rec.strikes >= STRIKES then level = ALONE end
-    rec.due = math.min(rec.due, now) -- it was due, whatever the clock has been set to since
+    rec.due = run_record.due_again(rec)
     if grp then
       group.put(grp, rec.due, id)
     else

@@ -11,8 +11,10 @@
 -- where a retry or snooze has moved that. retried: the name of the call that last made it run again
 -- after it had ended. missing: when the first of those workers claimed it that have since given it
 -- back, because none of them serves its task. dropped: how many bytes its result had, which is not
--- kept any more. ended: when it finished, where its score does not say so.
-local run_record = {}
+-- kept any more. ended: when it finished, where its score does not say so. started: by the worker,
+-- once its outcome is known; until then when it was claimed, or if it was claimed ahead, when it is
+-- due, which is at most `AHEAD` later.
+local run_record = {AHEAD = 20000}
 
 local FAR = 9000000000000000 -- beyond 2^53 a token would not grow by one
 local NEVER = '0000000000000000-'
@@ -33,8 +35,14 @@ function run_record.token(line) return string.sub(line, 1, 16) end
 
 function run_record.stamp(line) return string.sub(line, 1, 17) end
 
-function run_record.settled(line, outcome)
-  return string.sub(line, 1, 16) .. outcome .. string.sub(line, 18)
+-- Its outcome, and how much later it started than its token says.
+function run_record.settled(line, outcome, after)
+  local token = string.sub(line, 1, 16)
+  if (after or 0) > 0 and string.sub(line, 46, 61) == token then
+    return token .. outcome .. string.sub(line, 18, 45)
+      .. string.format('%016.0f', tonumber(token) + after) .. string.sub(line, 62)
+  end
+  return token .. outcome .. string.sub(line, 18)
 end
 
 -- Was this token settled in this way, now or before the latest claim?
@@ -69,6 +77,12 @@ function run_record.parse(line)
     strikes = tonumber(strikes), alone = tonumber(alone), started = tonumber(started),
     worker = worker, due = due, first = first, retried = retried, missing = missing,
   }
+end
+
+-- When a job is due that was claimed and has no outcome. It was due, whatever the clock has been
+-- set to since; a job that was claimed ahead may not be due yet.
+function run_record.due_again(rec)
+  return rec.due <= now + run_record.AHEAD and rec.due or now
 end
 
 -- From when a job's time to begin counts: one that no worker serves is due only to be looked at.

@@ -1,0 +1,263 @@
+"""How late jobs start that fall due at random moments, claimed ahead of time and when they are due.
+
+Due times are those of a Poisson process, as real ones are: many fall due while the worker waits for
+the reply to a claim. The lateness of a job is taken by the job, as its first statement. The floor
+is a process that sleeps until such moments too, in the same seconds. *when due* is the same worker
+with its window for claims ahead closed.
+
+All ways take turns, over TCP and over a unix socket, and what is told of each is the median over
+the rounds.
+
+- *200/s*, *1,000/s*: a stream; jobs that do nothing, and jobs of 5 ms;
+- *single*: a job every 0.4 to 0.7 s, on an idle server;
+- *burning*: 200/s beside two processes that burn two processors;
+- *far*: 200/s through a proxy that keeps each packet for 5 ms, so that a round trip takes 10 ms
+  more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import redis
+
+from benchmarks import tasks
+from benchmarks.child import answer, child, tell
+from benchmarks.lab import QUEUE, Lab
+from benchmarks.report import Aim, Report, Row, Rows, difference, median, percentiles
+from benchmarks.rounds import in_turn
+from bide import Queue
+from bide.cli import main as bide_command
+from bide.embedded import Server
+from bide.protocol.keys import keys_of
+from bide.worker.queue_state import AheadWindow
+
+QUICK_S, THOROUGH_S = 100, 800
+DELAY_S = 0.5
+AHEAD_S = 1.0
+ENDED_S = 0.3
+FAR_S = 0.005
+
+
+class Kind(NamedTuple):
+    """A load, the worker that bears it, and how late its jobs may be above the floor, in ms."""
+
+    name: str
+    rate: float
+    seconds: float
+    task: str = "stamp"
+    executor: str = "async"
+    transport: str = "tcp"
+    is_burning: bool = False
+    is_far: bool = False
+    p50: float | None = None
+    p99: float | None = None
+
+
+_STREAM = {"rate": 200, "seconds": 4, "p50": 0.15, "p99": 0.5}
+_DENSE = {"rate": 1000, "seconds": 2, "p50": 0.2, "p99": 0.8}
+_OTHERS = {"rate": 200, "seconds": 4, "p50": 0.35, "p99": 0.7}
+
+KINDS = (
+    *(
+        Kind(f"{load['rate']:,}/s {way} {transport}", task=task, transport=transport, **load)
+        for transport in ("tcp", "unix")
+        for load in (_STREAM, _DENSE)
+        for task, way in (("stamp", "0 ms"), ("stamp_and_wait", "5 ms"))
+    ),
+    *(
+        Kind(f"single {transport}", 2, 8, transport=transport, p50=0.2, p99=0.5)
+        for transport in ("tcp", "unix")
+    ),
+    Kind("200/s threads tcp", task="stamp_in_thread", executor="thread", **_OTHERS),
+    Kind("200/s processes tcp", task="stamp_in_thread", executor="process", **_OTHERS),
+    Kind("200/s burning tcp", 200, 4, is_burning=True),
+    Kind("200/s far tcp", 200, 4, is_far=True, p50=FAR_S * 1e3 + 0.3),
+)
+
+Late = dict[str, list[Row]]
+
+
+def run(lab: Lab) -> list[Report]:
+    """Each kind, ahead and when due, in turn."""
+    wanted = [kind for kind in KINDS if any(kind.name.startswith(name) for name in lab.only)]
+    rows: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    with Server.start(binary=lab.server.binary, tcp=True) as other:
+        urls = {"unix": lab.server.url, "tcp": other.url}
+        for url in urls.values():
+            if url not in (lab.server.url, other.url):
+                raise AssertionError
+        measures = {
+            f"{kind.name}: {way}": partial(_measure, kind, way, urls[kind.transport], rows)
+            for kind in wanted
+            for way in ("ahead", "when due")
+        }
+        in_turn(lab.seconds(QUICK_S, THOROUGH_S), measures)
+    return [_report(kind, rows) for kind in wanted if rows[kind.name, "ahead"]]
+
+
+def _report(kind: Kind, rows: dict[tuple[str, str], list[Row]]) -> Report:
+    shown: Rows = {way: median(rows[kind.name, way]) for way in ("ahead", "when due", "floor")}
+    above = difference(shown["ahead"], shown["floor"])
+    shown["ahead, above the floor"] = above
+    aims = [Aim(f"{kind.name}: early jobs", shown["ahead"]["early"], at_most=0)]
+    for share, bound in (("p50", kind.p50), ("p99", kind.p99)):
+        if bound is not None:
+            aims.append(Aim(f"{kind.name}: {share} above the floor, ms", above[share], bound))
+    if kind.is_burning:
+        floor = 2 * shown["floor"]["p99"]
+        aims.append(Aim(f"{kind.name}: p99, ms, 2 x the floor", shown["ahead"]["p99"], floor))
+    if kind.rate == 200 and not (kind.is_burning or kind.is_far):
+        share = shown["ahead"]["claims"] / shown["when due"]["claims"]
+        aims.append(Aim(f"{kind.name}: claims per job, to those when due", share, 2 / 3))
+    return Report(
+        f"Lateness in ms, {kind.name}",
+        shown,
+        "claimed",
+        "medians of the rounds; earliest: the least late job of all rounds; claims: per job",
+        aims,
+    )
+
+
+def _measure(kind: Kind, way: str, url: str, rows: dict[tuple[str, str], list[Row]]) -> Row:
+    client: Any = redis.Redis.from_url(url, decode_responses=True)
+    client.flushall()
+    with TemporaryDirectory() as directory, ExitStack() as stack:
+        log, floor_log = Path(directory, "jobs"), Path(directory, "floor")
+        to = stack.enter_context(_far(url)) if kind.is_far else url
+        options = ("-u", to, "-q", QUEUE, "-c", 100 if kind.executor != "process" else 8)
+        role = "bide" if way == "ahead" else "benchmarks.ahead.when_due"
+        worker = (role, "worker", "benchmarks.tasks", *options, "--executor", kind.executor)
+        stack.enter_context(child(*worker, log=log))
+        floor = stack.enter_context(child("sleep", floor_log))
+        _warm_up(url, kind.task, log)
+        if kind.is_burning:
+            for _ in range(2):
+                stack.enter_context(_burning())
+        before = _claims(client)
+        count = round(kind.rate * kind.seconds)
+        start = time.time_ns() + round(AHEAD_S * 1e9)
+        times = list(_moments(kind, count))
+        for offset in _moments(kind, count):
+            tell(floor, start + round((offset + DELAY_S) * 1e9))
+        producer = stack.enter_context(child("benchmarks.ahead.produce", url, start, kind.task))
+        for offset in times:
+            tell(producer, round(offset * 1e9))
+        tell(producer, "end")
+        answer(producer, AHEAD_S + times[-1] + 30)
+        time.sleep(DELAY_S + ENDED_S)
+        notes = tasks.read_log(log)[WARM_UP:]
+        if len(notes) != count:
+            raise RuntimeError(f"{len(notes)} of {count} jobs ran")
+        claims = _claims(client) - before
+        floor_notes = tasks.read_log(floor_log)
+    client.close()
+    late = [note.late_ms for note in notes]
+    row = percentiles(late) | {"early": sum(one < 0 for one in late), "earliest": min(late)}
+    row["claims"] = claims / count
+    rows[kind.name, way].append(row)
+    rows[kind.name, "floor"].append(percentiles(note.late_ms for note in floor_notes))
+    return row
+
+
+WARM_UP = 20
+
+
+def _warm_up(url: str, task: str, log: Path) -> None:
+    queue = Queue(QUEUE, url=url)
+    function = getattr(tasks, task)
+    for number in range(WARM_UP):
+        queue.enqueue(function, number)
+    end = time.monotonic() + 20
+    while not log.exists() or len(tasks.read_log(log)) < WARM_UP:
+        if time.monotonic() > end:
+            raise RuntimeError("the worker did not start")
+        time.sleep(0.05)
+    time.sleep(0.2)
+
+
+def _moments(kind: Kind, count: int) -> Iterator[float]:
+    """When jobs fall due, in seconds from the start."""
+    at = 0.0
+    for _ in range(count):
+        at += random.uniform(0.4, 0.7) if kind.rate <= 2 else random.expovariate(kind.rate)
+        yield at
+
+
+def _claims(client: Any) -> int:
+    """How many claims all workers that are there have made: each numbers its own."""
+    told = client.hgetall(keys_of(QUEUE)["claims"])
+    return sum(int(claim.split(" ", 2)[1]) for claim in told.values())
+
+
+@contextmanager
+def _burning() -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _far(url: str) -> Iterator[str]:
+    with child("benchmarks.ahead.proxy", url.rsplit(":", 1)[1].split("/")[0]) as process:
+        assert process.stdout is not None
+        yield f"redis://127.0.0.1:{int(process.stdout.readline())}"
+
+
+# ----------------------------------------------------------------------------- inside the children
+
+
+def when_due(*args: str) -> None:
+    """The command line of bide, which claims jobs when they are due."""
+    AheadWindow.lead = AheadWindow.length = 0.0  # type: ignore[assignment, method-assign]
+    sys.argv = ["bide", *args]
+    bide_command()
+
+
+def produce(url: str, start_ns: str, task: str) -> None:
+    """Enqueue jobs at the moments that are told, in nanoseconds from the start."""
+    queue = Queue(QUEUE, url=url)
+    queue.counts()  # connects
+    function = getattr(tasks, task)
+    moments = []
+    for line in iter(sys.stdin.readline, "end\n"):
+        moments.append(int(start_ns) + int(line))
+    for number, at_ns in enumerate(moments):
+        time.sleep(max(0, at_ns - time.time_ns()) / 1e9)
+        queue.enqueue(function, number, delay=f"{round(DELAY_S * 1e6)}us")
+    print("{}")
+
+
+def proxy(port: str) -> None:
+    """Pass on all bytes `FAR_S` later; print the port."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await reader.read(65536):
+            loop.call_later(FAR_S, writer.write, data)
+        loop.call_later(FAR_S, writer.close)
+
+    async def serve() -> None:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", int(port))
+            await asyncio.gather(pump(reader, back), pump(there, writer))
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await server.serve_forever()
+
+    asyncio.run(serve())
