@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import bide
+from bide.model.durations import at_to_us
 from tests.support.eventually import PATIENCE
 
 seen: list[Any] = []
@@ -199,3 +200,11 @@ async def deaf() -> None:
 
 def half_way() -> None:
     bide.current_job().progress(0.5, "half way")
+
+
+async def note_start() -> None:
+    note(bide.current_job().id, time.time_ns() // 1000, at_to_us(bide.current_job().due))
+
+
+def note_start_in_thread() -> None:
+    note(bide.current_job().id, time.time_ns() // 1000, at_to_us(bide.current_job().due))
