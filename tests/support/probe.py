@@ -151,14 +151,7 @@ class Probe:
         lease: float = LEASE,
         busy: int = 0,
         arm: int = 2,
-<<<<<<< HEAD
         missing: str = "",
-    ) -> Claim:
-        """The worker's next claim, or with `seq` the one of that number."""
-        seq = self._next(worker, seq)
-        args = (seq, count, round(lease * SECOND), busy, arm, missing)
-=======
-        unserved: str = "",
         ahead: float = 0,
         slots: int | None = None,
     ) -> Claim:
@@ -166,8 +159,7 @@ class Probe:
         seq = self._next(worker, seq)
         ahead_us = round(ahead * SECOND)
         slots = count if slots is None else slots
-        args = (seq, count, round(lease * SECOND), busy, arm, unserved, ahead_us, slots)
->>>>>>> 917865e7 (Claim jobs ahead of time: a worker starts each by its own alarm when it is due, not a round trip later)
+        args = (seq, count, round(lease * SECOND), busy, arm, missing, ahead_us, slots)
         return self.run(worker_commands.claim(self.keys, worker, *args))
 
     def taken(self, worker: str = "w1", count: int = 10, *, busy: int = 0) -> list[str]:
