@@ -210,6 +210,17 @@ def test_the_client_waits_until_a_pause_holds(q: Probe) -> None:
     assert q.now >= job.due_us
 
 
+def test_a_pause_waits_for_the_latest_of_several_claims(q: Probe) -> None:
+    q.add("late", when="+15000")
+    assert q.claim(ahead=0.02).jobs
+    q.add("soon", when="+2000")
+    assert q.claim("w2", ahead=0.02).jobs
+    q.move(0.01)
+    assert q.reply(job_commands.pause(q.keys)) == [b"held"]
+    q.move(0.01)
+    assert q.reply(job_commands.pause(q.keys)) == [b"ok"]
+
+
 def test_setting_limits_has_them_returned_too(q: Probe) -> None:
     held(q)
     with Ear(q.raw, q.keys) as ear:

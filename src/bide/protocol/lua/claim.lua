@@ -38,7 +38,7 @@ redis.call('ZREM', park, worker)
 local lease_end = now + lease_us
 local set = redis.call('HMGET', meta, 'paused', 'clock', 'calm_until', 'rewound_until', 'lease_us',
   'trash', 'drain_until', 'calm_from', 'listened', 'large', 'terms', 'groups', 'scheduled', 'side',
-  'limited', 'edges', 'rewinding', 'exact_until')
+  'limited', 'edges', 'rewinding', 'exact_until', 'ahead_until')
 local has_constraints, has_groups, has_schedules, has_edges = set[11], set[12], set[13], set[16]
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 if set[9] then event.open(set[9]) end
@@ -202,14 +202,14 @@ local function by(at)
   if at and at > now and (not deadline or at < deadline) then deadline = at end
 end
 
--- Takes up to `wanted` jobs that are due a moment later, in that order. With the reply, the worker
+-- Takes up to `spare` jobs that are due a moment later, in that order. With the reply, the worker
 -- knows how long to wait for each: it arrives later than `now`, so no job can start early.
-local function take_ahead(wanted)
+local function take_ahead(spare)
   local found, picks, until_us = {}, {}, now + ahead_us
   for level, at in pairs(heads) do
-    if level <= LEVELS and at <= until_us and wanted > 0 then
+    if level <= LEVELS and at <= until_us and spare > 0 then
       local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', until_us, 'WITHSCORES',
-        'LIMIT', 0, wanted)
+        'LIMIT', 0, spare)
       for i = 1, #picked, 2 do
         found[#found + 1] = {level = level, id = picked[i], at = picked[i + 1]}
       end
@@ -222,7 +222,7 @@ local function take_ahead(wanted)
     if a.level ~= b.level then return a.level < b.level end
     return a.id < b.id
   end)
-  for i = 1, math.min(wanted, #found) do
+  for i = 1, math.min(spare, #found) do
     local job = found[i]
     local picked = picks[job.level] or {}
     picks[job.level] = picked
@@ -233,7 +233,9 @@ local function take_ahead(wanted)
     heads[level] = tonumber(redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')[2])
   end
   -- `pause` and `purge` wait until these have started, or have been returned.
-  redis.call('HSET', meta, 'ahead_until', found[math.min(wanted, #found)].at)
+  local latest = tonumber(found[math.min(spare, #found)].at)
+  local before = math.min(tonumber(set[19]) or 0, now + run_record.AHEAD)
+  redis.call('HSET', meta, 'ahead_until', math.max(latest, before))
 end
 
 -- A suspect runs as the only job of its worker, so that a crash names its culprit. A busy worker
