@@ -158,11 +158,11 @@ class Executor(ABC):
             self._moved_at = time.monotonic()
         for claimed in reply.jobs:
             number = next(self._numbers)
-            run = RunningJob(queue_state, claimed, sent, self._send_notes_soon, number)
+            wait = max(0, claimed.due_us - reply.now_us) / 1e6
+            run = RunningJob(queue_state, claimed, sent + wait, self._send_notes_soon, number)
             self._held[number] = run
-            if claimed.due_us > reply.now_us:
-                at = arrived + (claimed.due_us - reply.now_us) / 1e6
-                heapq.heappush(self._ahead, (at, number, run))
+            if wait:
+                heapq.heappush(self._ahead, (arrived + wait, number, run))
             else:
                 self._waiting.append(run)
         if self._ahead:

@@ -56,6 +56,8 @@ class RunningJob(msgspec.Struct, eq=False):
     queue_state: QueueState
     claimed: Claimed
     claimed_at: float
+    """When its lease and its wait count from (`time.monotonic()`): when the claim was sent, or for a
+    job that was claimed ahead, when it is due."""
     send_notes_soon: Callable[[], None]
     number: int = 0
     """Identifies the job in its executor, because two queues may share an id."""
