@@ -56,7 +56,7 @@ class RunningJob(msgspec.Struct, eq=False):
     queue_state: QueueState
     claimed: Claimed
     claimed_at: float
-    """When its lease and its wait count from (`time.monotonic()`): when the claim was sent, or for a
+    """When its lease and wait count from (`time.monotonic()`): when the claim was sent, or for a
     job that was claimed ahead, when it is due."""
     send_notes_soon: Callable[[], None]
     number: int = 0
