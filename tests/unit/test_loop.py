@@ -48,6 +48,9 @@ class Slots:
     def submit(self, state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
         self.accepted += reply.jobs
 
+    def decline(self, state: QueueState, jobs: list[Claimed], sent: float) -> None:
+        state.settles.extend(Settle(job.id, job.token, "release") for job in jobs)
+
 
 class Gone:
     """A client of a server that does not answer."""
