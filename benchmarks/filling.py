@@ -19,7 +19,7 @@ from bide.client import blocking
 from bide.embedded import Server
 from bide.protocol.commands.queues import register_queues
 from bide.protocol.keys import DEFAULT_PRIORITY, DUE_SETS, keys_of
-from bide.views.site import Site
+from bide.views._sync import Site
 
 CHUNK = 20_000
 """Jobs per call."""

@@ -1,4 +1,4 @@
-"""Writes the blocking side of queues from the awaited side: `_sync` from `_async` modules.
+"""Writes the blocking side of queues and views from the awaited side: `_sync` from `_async`.
 
 `make format` runs it. `make check` runs it with `--check`, and then it only fails if a module is
 not what it would write. If the sides differ by more than words, the difference is written by hand,

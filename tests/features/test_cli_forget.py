@@ -13,7 +13,7 @@ import pytest
 from bide import Queue
 from bide.cli import queues
 from bide.errors import BideError
-from bide.views.site import Site
+from bide.views._sync import Site
 from tests.support.console import bide, error_of, said
 from tests.support.workers import at_work, eventually
 

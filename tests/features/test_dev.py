@@ -21,7 +21,7 @@ import pytest
 
 from bide import Queue
 from bide.cli.dev import DevProcess
-from bide.views.site import Site
+from bide.views._sync import Site
 from tests.support.console import bide, environment, error_of
 from tests.support.serving import Page
 

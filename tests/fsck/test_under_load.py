@@ -16,7 +16,7 @@ from bide.client import blocking
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import TEST_CLOCK
-from bide.views.site import Site
+from bide.views._sync import Site
 from tests.support.crew import JOBS, Crew
 from tests.support.invariants import assert_legal
 from tests.support.workload import Workload

@@ -39,7 +39,7 @@ def double(number: int) -> int:
 def opened(tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch) -> Open:
     """Opens a page that is read again as soon as a test tells it of a change."""
     monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
-    monkeypatch.setattr("bide.views.site._REST", 0)
+    monkeypatch.setattr("bide.web.pages._REST", 0)
 
     def open_page(path: str) -> Any:
         mine = tab()

@@ -45,7 +45,7 @@ CHANGE = "line.dispatchEvent(new MessageEvent('change', { data: '0' })), window.
 def restless(tab: Callable[..., Tab], mail: Queue, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The page of a queue with a delayed job, that is read again as soon as a test tells it to."""
     monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
-    monkeypatch.setattr("bide.views.site._REST", 0)
+    monkeypatch.setattr("bide.web.pages._REST", 0)
     mail.enqueue("shop:remind", delay=600)
     mine = tab()
     mine.page.add_init_script(TOLD)
@@ -57,7 +57,7 @@ def test_a_change_reads_a_page_again_when_it_may_be(
     tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch, least: float, asked: int
 ) -> None:
     monkeypatch.setattr("bide.web.pages._LEAST", least)
-    monkeypatch.setattr("bide.views.site._REST", 0)
+    monkeypatch.setattr("bide.web.pages._REST", 0)
     mine = tab()
     mine.page.add_init_script(TOLD)
     page = mine.open("/workers")

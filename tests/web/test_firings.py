@@ -13,7 +13,8 @@ import pytest
 
 from bide import Queue
 from bide.views import schedules
-from bide.views.site import AsyncSite, mask_secrets
+from bide.views._async import AsyncSite
+from bide.views.job import mask_secrets
 from tests.support.serving import Page
 
 

@@ -48,7 +48,7 @@ def shown(page: Page, refreshes: bool = True) -> tuple[int, float, float]:
 def test_pages_that_refresh_themselves_share_what_one_has_read(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.views.site._REST", 1e9)
+    monkeypatch.setattr("bide.web.pages._REST", 1e9)
     mail.enqueue("shop:remind", delay=60)
     with told(page) as changes:
         before = next(changes)
@@ -67,7 +67,7 @@ def test_pages_that_refresh_themselves_share_what_one_has_read(
 def test_what_is_shared_is_not_old(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.views.site._REST", 0)
+    monkeypatch.setattr("bide.web.pages._REST", 0)
     for count in (1, 2):
         mail.enqueue("shop:remind", delay=60)
         assert shown(page)[0] == count
@@ -77,7 +77,7 @@ def test_a_dear_page_says_that_it_is_to_be_read_less_often(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rest, least in ((0, "0.9"), (1e9, "60.0")):
-        monkeypatch.setattr("bide.views.site._REST", rest)
+        monkeypatch.setattr("bide.web.pages._REST", rest)
         assert f'data-least="{least}"' in page.get("/jobs").text
 
 

@@ -23,7 +23,7 @@ from bide import Queue, Worker
 from bide.cli.health import answering
 from bide.embedded import Server
 from bide.model.latency import CONTENT_TYPE
-from bide.views.site import Site
+from bide.views._sync import Site
 from bide.worker.supervisor import serve
 from tests.support.console import bide, environment, error_of, said
 from tests.support.workers import eventually

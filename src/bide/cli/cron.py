@@ -15,18 +15,15 @@ from bide.cli.options import (
     server_options,
     site_options,
 )
-from bide.cli.screen import Cell, Column, aside, count, echo, echo_json, table
+from bide.cli.screen import Cell, Column, count, echo, show
 from bide.errors import UsageError
-from bide.model.durations import from_us
 from bide.model.ids import short_id
 from bide.model.schedule import Schedule
 from bide.protocol.commands.jobs import QueueStats
-from bide.protocol.commands.schedules import read_page
 from bide.queue import Schedules
-from bide.queue.schedules import by_name
-from bide.views.params import ahead, moment, moment_json, relative
-from bide.views.schedules import FoundSchedule, _next_of, schedule_report
-from bide.views.site import NotFound, Site, did_you_mean
+from bide.views._sync import Site
+from bide.views.params import NotFound, ahead, did_you_mean, moment, moment_json, relative
+from bide.views.schedules import FoundSchedule, _next_of, found_in, schedule_report
 
 _MOST: Final = 1_000
 
@@ -44,12 +41,13 @@ def cron(url: str | None, prefix: str | None) -> None:
 def ls(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
     """List schedules, with when each fires next."""
     found = _all(site, queues)
-    if as_json:
-        echo_json({"schedules": [schedule_report(seen) for seen in found]})
-    elif not found:
-        aside("There are no schedules; @queue.cron(...) declares one, queue.schedules sets one.")
-    else:
-        table(COLUMNS, found)
+    show(
+        as_json,
+        lambda: {"schedules": [schedule_report(seen) for seen in found]},
+        COLUMNS,
+        found,
+        "There are no schedules; @queue.cron(...) declares one, queue.schedules sets one.",
+    )
 
 
 def _next(seen: FoundSchedule) -> Cell:
@@ -97,22 +95,17 @@ def next_(
         for seen in found
         for at in seen.schedule.upcoming(limit)
     )[:limit]
-    if as_json:
-        listed = [
-            {"at": moment_json(at), "in": (at - now).total_seconds(), "name": name, "queue": queue}
-            for at, name, queue, now in times
-        ]
-        echo_json({"times": listed})
-    elif not times:
-        aside("No schedule fires.")
-    else:
-        columns = [
-            Column("in", lambda one: ahead((one[0] - one[3]).total_seconds()), right=True),
-            Column("at", lambda one: moment(one[0])),
-            Column("name", lambda one: short_id(one[1])),
-            Column("queue", lambda one: one[2], cut="end"),
-        ]
-        table(columns, times)
+    columns = [
+        Column("in", lambda one: ahead((one[0] - one[3]).total_seconds()), right=True),
+        Column("at", lambda one: moment(one[0])),
+        Column("name", lambda one: short_id(one[1])),
+        Column("queue", lambda one: one[2], cut="end"),
+    ]
+    listed = [
+        {"at": moment_json(at), "in": (at - now).total_seconds(), "name": name, "queue": queue}
+        for at, name, queue, now in times
+    ]
+    show(as_json, lambda: {"times": listed}, columns, times, "No schedule fires.")
 
 
 def _verb(function: Callable[[Schedules, FoundSchedule], None]) -> None:
@@ -165,15 +158,8 @@ def delete(schedules: Schedules, seen: FoundSchedule) -> None:
 
 
 def _all(site: Site, queues: Sequence[str]) -> list[FoundSchedule]:
-    found = []
-    for queue in site.known(queues):
-        keys = site.queue(queue).keys
-        pages = [site.client.run(read_page(keys, "0"))]
-        while pages[-1].cursor != "0":
-            pages.append(site.client.run(read_page(keys, pages[-1].cursor)))
-        now = from_us(pages[-1].now_us)
-        found += [FoundSchedule(queue, schedule, now) for schedule in by_name(pages)]
-    return found
+    known = site.known(queues)
+    return [seen for queue in known for seen in found_in(queue, site.schedules(queue))]
 
 
 def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[FoundSchedule]:

@@ -22,7 +22,7 @@ from bide.embedded import OLDEST
 from bide.errors import BideError, ServerRefused
 from bide.model.durations import describe
 from bide.version import VERSION
-from bide.views.site import Site
+from bide.views._sync import Site
 
 Verdict = Literal["ok", "warn", "fail", "note"]
 

@@ -34,9 +34,9 @@ from bide.protocol.commands.fsck import Finding, Step
 from bide.protocol.commands.jobs import QueueStats, count_due
 from bide.protocol.commands.queues import WorkerInfo
 from bide.protocol.keys import keys_of
+from bide.views._sync import Site
 from bide.views.params import report
 from bide.views.queues import next_due
-from bide.views.site import Site
 from bide.worker.supervisor import Metrics, serve
 
 

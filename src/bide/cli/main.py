@@ -33,7 +33,7 @@ from bide.logs import printable
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import load
 from bide.version import VERSION
-from bide.views.site import NotFound
+from bide.views.params import NotFound
 
 _HOW = {
     "bash": 'eval "$(bide completion bash)"   in ~/.bashrc',

@@ -14,7 +14,9 @@ from click.shell_completion import CompletionItem
 
 from bide.client.config import LOG_FORMATS, settings
 from bide.errors import UsageError
-from bide.views.site import Site, did_you_mean
+from bide.model.ids import check_name
+from bide.views._sync import Site
+from bide.views.params import did_you_mean
 from bide.worker.queue_state import read_strategy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,12 +60,21 @@ server_options = together(
 """`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
 
 
+def _no_queue(name: str, there: Sequence[str], where: str) -> str:
+    check_name(name, "queue name")
+    end = did_you_mean(name, there)
+    if not end:
+        end = f"; there are {', '.join(there)}." if there else "; no queue has been used yet."
+    return f"There is no queue {name!r} on {where}{end}"
+
+
 def site_options(function: Callable[..., Any]) -> Any:
     """`--url` and `--prefix`, which the command gets as `site`."""
 
     @wraps(function)
     def with_site(*args: Any, url: str | None, prefix: str | None, **options: Any) -> Any:
-        return function(*args, site=Site(url, prefix), **options)
+        site = Site(url, prefix, retry_for=0, no_queue=_no_queue)
+        return function(*args, site=site, **options)
 
     return server_options(with_site)
 

@@ -15,10 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bide.cli.cron import print_summary
-from bide.cli.jobs.find import look_up
 from bide.cli.options import json_option, limit_option, queues_option, server_options, site_options
 from bide.cli.queues import print_queues
-from bide.cli.screen import STATE_STYLE, Column, aside, count, echo, echo_json, table
+from bide.cli.screen import STATE_STYLE, Column, aside, count, echo, echo_json, show
 from bide.cli.workers import print_workers
 from bide.errors import BideError
 from bide.logs import printable
@@ -26,12 +25,11 @@ from bide.model.durations import from_us, to_us
 from bide.model.ids import short_id
 from bide.model.job import LISTABLE, State
 from bide.protocol.commands import jobs as job_commands
-from bide.protocol.keys import keys_of
+from bide.views._sync import Site
 from bide.views.charts import top_of
-from bide.views.job import FoundJob, data_line
+from bide.views.job import data_line
 from bide.views.params import about, ahead, moment, moment_json, relative
 from bide.views.queues import queues_report, workers_report
-from bide.views.site import Site
 
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _MOST: Final = 12
@@ -71,10 +69,10 @@ def top(
     The bars count the jobs of all queues that are due, from now to the end of the span.
     """
     from bide.views import READS
+    from bide.views._async import AsyncSite
     from bide.views.params import Params
-    from bide.views.site import AsyncSite, mask_secrets
 
-    site = AsyncSite(url, prefix, queues or None, mask_secrets)
+    site = AsyncSite(url, prefix, queues or None)
     console = Console()
 
     async def look() -> dict[str, Any]:
@@ -221,36 +219,26 @@ def upcoming(
     """List the delayed jobs that are due next, over all queues."""
     within_us = 0 if within is None else to_us(within, "--within")
     names = site.known(queues)
-    commands = [
-        job_commands.upcoming(keys_of(name, site.prefix), within_us, limit) for name in names
+    pages = site.each(names, lambda keys: job_commands.upcoming(keys, within_us, limit))
+    due = sorted((due_us, id, name) for name, page in pages.items() for id, due_us in page)
+    found = [
+        seen
+        for seen in site.next_due(names, due[:limit])
+        if seen.state in (State.DELAYED, State.WAITING)
     ]
-    replies = zip(names, site.client.run_many(commands), strict=True)
-    next_ones = sorted((due, id, name) for name, ids in replies for id, due in ids)[:limit]
-    found: list[FoundJob] = []
-    for name in names:
-        ids = [id for _, id, queue in next_ones if queue == name]
-        found += look_up(site, name, ids)
-    found = [seen for seen in found if seen.state in (State.DELAYED, State.WAITING)]
-    found.sort(key=lambda seen: (seen.snapshot.due_us, seen.id))
-    if as_json:
-        jobs = [
-            {
-                "id": seen.id,
-                "queue": seen.queue,
-                "task": seen.snapshot.task,
-                "due": moment_json(from_us(seen.snapshot.due_us)),
-                "in": -seen.ago,
-            }
-            for seen in found
-        ]
-        echo_json({"jobs": jobs})
-        return
-    waiting = sum(each.waiting for each in site.counts(names).values())
+    jobs = [
+        {
+            "id": seen.id,
+            "queue": seen.queue,
+            "task": seen.snapshot.task,
+            "due": moment_json(from_us(seen.snapshot.due_us)),
+            "in": -seen.ago,
+        }
+        for seen in found
+    ]
+    waiting = 0 if as_json else sum(each.waiting for each in site.counts(names).values())
     if waiting:
         aside(f"{count(waiting, 'job is', 'jobs are')} due already: `bide jobs ls -s waiting`.")
-    if not found:
-        aside("No job is delayed." if within is None else f"No job is due within {within}.")
-        return
     columns = [
         Column("in", lambda seen: ahead(-seen.ago), right=True),
         Column("at", lambda seen: moment(from_us(seen.snapshot.due_us))),
@@ -258,4 +246,5 @@ def upcoming(
         Column("task", lambda seen: data_line(seen) or seen.snapshot.task, cut="start"),
         Column("id", lambda seen: short_id(seen.id)),
     ]
-    table(columns, found)
+    empty = "No job is delayed." if within is None else f"No job is due within {within}."
+    show(as_json, lambda: {"jobs": jobs}, columns, found, empty)

@@ -22,6 +22,7 @@ from bide.cli.screen import Cell, Column, confirmed, count, echo, echo_json, sta
 from bide.errors import BideError, UsageError
 from bide.model.durations import describe
 from bide.model.ids import short_id
+from bide.model.job import LISTABLE
 from bide.model.limits import NONE, describe_limits
 from bide.model.options import QueueSettings
 from bide.protocol.commands import jobs as job_commands
@@ -30,9 +31,9 @@ from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import GroupCounts
 from bide.protocol.keys import SCHEMA, Keys, keys_of
 from bide.queue import Group, Queue
+from bide.views._sync import Site
 from bide.views.params import relative
 from bide.views.queues import (
-    STATES,
     group_line,
     group_report,
     limits_report,
@@ -40,7 +41,6 @@ from bide.views.queues import (
     next_due,
     queues_report,
 )
-from bide.views.site import Site
 
 queue_names = click.argument(
     "names", nargs=-1, required=True, metavar="QUEUE...", shell_complete=complete_queues
@@ -172,7 +172,7 @@ def print_queues(counts: dict[str, QueueStats]) -> None:
         return
     shown = [
         state
-        for state in STATES
+        for state in LISTABLE
         if state != "blocked" or any(each.blocked for each in counts.values())
     ]
     columns = [

@@ -109,6 +109,22 @@ def table(columns: Sequence[Column], things: Iterable[Any]) -> None:
     _print("\n".join(lines))
 
 
+def show(
+    as_json: bool,
+    report: Callable[[], Any],
+    columns: Sequence[Column],
+    things: Sequence[Any],
+    empty: str,
+) -> None:
+    """List things: as JSON, as a table, or with a sentence where there are none."""
+    if as_json:
+        echo_json(report())
+    elif things:
+        table(columns, things)
+    else:
+        aside(empty)
+
+
 def state_columns(states: Sequence[str], counts: Callable[[Any], Any]) -> list[Column]:
     """How many jobs are in each of these states, in its colour."""
 

@@ -9,10 +9,10 @@ from bide.cli.screen import Column, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import describe
 from bide.model.ids import short_id
-from bide.protocol.commands.queues import WorkerInfo
-from bide.views.params import megabytes, relative
+from bide.protocol.commands.queues import WorkerInfo, worker_stop
+from bide.views._sync import Site
+from bide.views.params import NotFound, megabytes, relative
 from bide.views.queues import workers_report
-from bide.views.site import NotFound, Site
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -49,7 +49,10 @@ def stop(names: tuple[str, ...], site: Site) -> None:
     """
     there = [worker.name for worker in site.workers()]
     meant = [_meant(name, there) for name in names]
-    site.stop(meant)
+    words = site.client.run(worker_stop(site.everywhere, meant))
+    for name, word in zip(meant, words, strict=True):
+        if word == "gone":
+            raise NotFound(f"The worker {short_id(name)!r} has stopped already.")
     for name in meant:
         echo(f"{short_id(name)} was asked to stop.")
 

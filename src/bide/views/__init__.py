@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from bide.views import jobs, queues, schedules, timeline
+from bide.views._async import AsyncSite
 from bide.views.params import Params
-from bide.views.site import AsyncSite
 
 Read = Callable[[AsyncSite, Params], Awaitable[dict[str, Any]]]
 

@@ -1,8 +1,11 @@
-"""What is known of a job: for tables, and as JSON has it."""
+"""What is known of a job: for tables, and as JSON has it; and what is hidden of its payload."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from bide.errors import PayloadError
@@ -12,13 +15,17 @@ from bide.model.durations import from_us
 from bide.model.history import Attempt
 from bide.model.job import FINISHED, Snapshot, State
 from bide.model.payload.body import ErrorInfo
+from bide.model.payload.signature import Signature
 from bide.queue.explain import Reason
 from bide.queue.job_view import JobView, call, written
+from bide.tasks.task import signature_of
 from bide.views.params import moment_json, report
-from bide.views.site import Mask
 
 _REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
+
+
+UNBEGUN: Final = (State.WAITING, State.DELAYED, State.BLOCKED)
 
 
 class FoundJob(NamedTuple):
@@ -41,6 +48,11 @@ class FoundJob(NamedTuple):
     def job(self) -> JobView[Any]:
         """The job, as the library shows it; pickled arguments stay unread."""
         return JobView(None, self.snapshot.id, snapshot=self.snapshot)
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether it is a job that has yet to run."""
+        return self.state in UNBEGUN and not self.snapshot.is_item
 
     @property
     def moment_us(self) -> int:
@@ -167,24 +179,22 @@ _OF_JOBS: Final[dict[str, Any]] = {
 PAYLOAD: Final = ("args", "kwargs", "meta", "result", "data")
 
 
-def masked_brief(queue: str, snapshot: Snapshot, mask: Mask) -> dict[str, Any]:
+def masked_brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
     """A job in a list."""
-    seen = FoundJob(queue, snapshot)
-    progress = snapshot.notes.progress
+    progress = seen.snapshot.notes.progress
     return brief(seen) | {
-        "description": describe(snapshot, mask),
+        "description": describe(seen.snapshot, mask),
         "moment_ago": seen.ago,
         "progress": None if progress is None else progress.fraction,
     }
 
 
-def masked_full(queue: str, snapshot: Snapshot, mask: Mask) -> dict[str, Any]:
+def masked_full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
     """Everything that is known of a job."""
-    shown = _OF_JOBS | full(FoundJob(queue, snapshot))
-    shown["description"] = describe(snapshot, mask)
+    shown = _OF_JOBS | full(seen) | {"description": describe(seen.snapshot, mask)}
     for kind in PAYLOAD:
         if shown.get(kind) is not None:
-            shown[kind] = plain(mask(snapshot.task, kind, shown[kind]))
+            shown[kind] = plain(mask(seen.snapshot.task, kind, shown[kind]))
     return shown
 
 
@@ -227,3 +237,65 @@ def searched(snapshot: Snapshot, mask: Mask) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+Mask = Callable[[str, str, Any], Any]
+"""From a task's name, what it is (`args`, `kwargs`, `meta`, `result`, `data`) and the value: what
+is shown in its place, as JSON can hold it."""
+
+HIDDEN: Final = "•••"
+
+_SECRET: Final = re.compile(
+    "passw|passphrase|pwd|secret|token|authorization|bearer|credential|cookie|session"
+    "|(api|access|private|signing|encryption)key|cvv|cvc|cardn(umber|o)"
+)
+_SHORT: Final = re.compile(r"(?:^|[\W_])(?:pass|auth|jwt|otp)$", re.IGNORECASE)
+"""What is a secret's name only where it stands by itself, at the end: `db_pass`, not `compass`."""
+_BETWEEN: Final = re.compile(r"[\W_]+")
+_DEEPEST: Final = 50
+_HOLDERS: Final = (ModuleType, type)
+"""What has functions of its own."""
+
+
+def mask_secrets(task: str, kind: str, value: Any) -> Any:
+    """What holds unless told otherwise: values whose name sounds like a secret's are hidden.
+
+    Arguments by position have the names of the task's parameters, where this process has its
+    function already; nothing is imported for it.
+    """
+    if kind == "args" and isinstance(value, list | tuple):
+        takes = _signature(task)
+        if takes is not None:
+            return [_under(takes.position(i), each, _DEEPEST) for i, each in enumerate(value)]
+    return _masked(value, _DEEPEST)
+
+
+def _under(name: str, value: Any, depth: int) -> Any:
+    plain = _BETWEEN.sub("", name).lower()  # `X-Api-Key`, `api_key` and `apiKey` are alike
+    return HIDDEN if _SECRET.search(plain) or _SHORT.search(name) else _masked(value, depth)
+
+
+def _masked(value: Any, depth: int) -> Any:
+    if depth == 0:
+        return HIDDEN
+    if isinstance(value, dict):
+        return {key: _under(str(key), each, depth - 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(each, depth - 1) for each in value]
+    return value
+
+
+def _signature(task: str) -> Signature | None:
+    """What a task takes, as far as this process knows.
+
+    Whatever a payload names, nothing is imported, and no code of a module runs.
+    """
+    module, _, path = task.partition(":")
+    holder: Any = None
+    found: Any = sys.modules.get(module)
+    for name in path.split("."):
+        holder, found = found, vars(found).get(name) if isinstance(found, _HOLDERS) else None
+    if isinstance(found, staticmethod | classmethod):
+        found = found.__get__(None, holder)
+    is_known = isinstance(found, FunctionType | MethodType)
+    return signature_of(task, task) or (signature_of(found, task) if is_known else None)

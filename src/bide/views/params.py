@@ -5,14 +5,26 @@ Whatever is read here and is invalid raises `UsageError`, with a sentence that n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from bide.errors import UsageError
+from bide.errors import BideError, UsageError
 from bide.model.durations import at_to_us, describe
+from bide.model.ids import short_id
 from bide.model.job import LISTABLE, State
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence: `; did you mean 'jobs'?`, or nothing where nothing is near."""
+    near = get_close_matches(name, list(names), n=3)
+    return f"; did you mean {' or '.join(repr(short_id(one)) for one in near)}?" if near else ""
+
+
+class NotFound(BideError, LookupError):
+    """What was named is not there: exit code 3."""
 
 
 def read_moment(text: str, name: str) -> datetime:
@@ -80,6 +92,17 @@ def about(seconds: float) -> str:
 
 T = TypeVar("T")
 
+ORDER: Final = (
+    State.ACTIVE,
+    State.WAITING,
+    State.DELAYED,
+    State.BLOCKED,
+    State.FAILED,
+    State.CANCELLED,
+    State.COMPLETED,
+)
+"""States as lists show them: what may need a look comes first."""
+
 LATEST_US: Final = 2**52
 _EARLIEST_US: Final = 10**14
 """A smaller number is taken for seconds or milliseconds by mistake, and refused."""
@@ -108,6 +131,11 @@ class Params(dict[str, str]):
     def every(self, name: str) -> list[str]:
         """All values of a parameter that may be repeated, without empty ones."""
         return [value for key, value in self.pairs if key == name and value]
+
+    @property
+    def queues(self) -> list[str]:
+        """The queue that `q` names; none where it was not given, which stands for all."""
+        return [name for name in [self.text("q")] if name]
 
     def number(self, name: str, otherwise: int, most: int) -> int:
         """Read a whole number from 0 to `most`."""
@@ -155,12 +183,3 @@ class Params(dict[str, str]):
         kept = [(name, value) for name, value in self.pairs if name not in changed and value]
         kept += [(name, str(value)) for name, value in changed.items() if value is not None]
         return path + (f"?{urlencode(kept, errors='surrogateescape')}" if kept else "")
-
-
-ORDER: Final = (
-    State.ACTIVE,
-    State.WAITING,
-    State.DELAYED,
-    *(state for state in State if state not in (State.ACTIVE, State.WAITING, State.DELAYED)),
-)
-"""States as pages show them: what may need a look comes first."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bide.errors import PayloadError, UsageError
 from bide.model.durations import from_us, to_us
-from bide.model.job import Snapshot
+from bide.model.job import LISTABLE, Snapshot
 from bide.model.limits import describe_limits
 from bide.protocol.commands import dependencies as dependency_commands
 from bide.protocol.commands import jobs as job_commands
@@ -16,9 +16,9 @@ from bide.protocol.commands.dependencies import GATE, is_remote, split_reference
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import BEGIN, GroupCounts, Page, WorkerInfo
 from bide.queue.dependencies import by_queue
-from bide.views.job import describe, masked_brief
+from bide.views._async import AsyncSite
+from bide.views.job import HIDDEN, FoundJob, describe, masked_brief
 from bide.views.params import Params, moment_json, report
-from bide.views.site import HIDDEN, AsyncSite
 from bide.views.timeline import last_minutes, summarize_lateness
 
 
@@ -72,18 +72,15 @@ def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
 
 async def workers(site: AsyncSite, params: Params) -> dict[str, Any]:
     """The workers that live or hold a job."""
-    names = await site.known(params.text("q"))
+    names = await site.known(params.queues)
     seen = await site.workers()
     return {"workers": workers_report([w for w in seen if set(names) & set(w.about.queues)])}
-
-
-STATES = ("blocked", "delayed", "waiting", "active", "completed", "failed", "cancelled")
 
 
 def queues_report(counts: dict[str, QueueStats]) -> dict[str, Any]:
     """Queues as JSON has them."""
     return {
-        name: report(each, *STATES)
+        name: report(each, *LISTABLE)
         | {"paused": each.paused, "next_due_in": next_due(each), "totals": each.totals}
         | {"limits": limits_report(each), "schedules": each.schedules}
         for name, each in counts.items()
@@ -151,7 +148,7 @@ async def queue(site: AsyncSite, params: Params) -> dict[str, Any]:
         "lateness": summarize_lateness(await last_minutes(site, name, HOUR)),
         "groups": (shown := piece(found))["groups"][:GROUPS],
         "more_groups": shown["next"] is not None or len(shown["groups"]) > GROUPS,
-        "upcoming": [masked_brief(name, snapshot, site.mask) for snapshot in coming],
+        "upcoming": [masked_brief(FoundJob(name, snapshot), site.mask) for snapshot in coming],
         **await workers(site, params),
     }
 

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 from bide.errors import UsageError
 from bide.model.durations import at_to_us, from_us
 from bide.model.schedule import Schedule, Timing, check_schedule_name
-from bide.protocol.commands.schedules import read_page, read_schedules
+from bide.protocol.commands.schedules import Page, read_schedules
 from bide.queue.schedules import found
+from bide.views._async import AsyncSite
 from bide.views.params import Params, moment_json, report
-from bide.views.site import AsyncSite
 
 
 class FoundSchedule(NamedTuple):
@@ -31,6 +31,11 @@ class FoundSchedule(NamedTuple):
         """Seconds until it fires next, by the server's clock; None where it does not."""
         at = _next_of(self.schedule)
         return (at - self.now).total_seconds() if at else None
+
+
+def found_in(queue: str, page: Page) -> list[FoundSchedule]:
+    """The schedules of a queue that a page has."""
+    return [FoundSchedule(queue, one, from_us(page.now_us)) for one in page.schedules]
 
 
 def _next_of(schedule: Schedule) -> datetime | None:
@@ -65,7 +70,7 @@ MOST: Final = 500
 async def schedules(site: AsyncSite, params: Params) -> dict[str, Any]:
     """The schedules of `q`, or of all queues, with the next times of each."""
     read: list[FoundSchedule] = []
-    for queue in await site.known(params.text("q")):
+    for queue in await site.known(params.queues):
         read += await read_some(site, queue, MOST - len(read))
     listed = [_report(seen) for seen in read]
     listed.sort(key=lambda each: (each["next"] is None, each["next"] or "", each["name"]))
@@ -107,15 +112,7 @@ def _report(seen: FoundSchedule) -> dict[str, Any]:
 
 async def read_some(site: AsyncSite, queue: str, most: int) -> list[FoundSchedule]:
     """The schedules of a queue, `most` at most."""
-    found: list[FoundSchedule] = []
-    cursor = "0"
-    while len(found) < most:
-        page = await site.client.run(read_page(site.keys(queue), cursor))
-        found += [FoundSchedule(queue, one, from_us(page.now_us)) for one in page.schedules]
-        cursor = page.cursor
-        if cursor == "0":
-            break
-    return found[:most]
+    return found_in(queue, await site.schedules(queue, most)) if most else []
 
 
 def _next(schedule: Schedule) -> list[str | None]:

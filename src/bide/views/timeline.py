@@ -13,7 +13,7 @@ the rate at which jobs ended lately: most queues are idle most of the time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from heapq import nlargest
 from operator import add
@@ -25,9 +25,9 @@ from bide.model.limits import per_second
 from bide.protocol.command import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.jobs import QueueStats, Timeline
+from bide.views._async import AsyncSite
 from bide.views.params import Params, moment_json, report
 from bide.views.schedules import schedule_times
-from bide.views.site import AsyncSite, largest
 
 LEAST: Final = 100
 """Jobs within a second that make a burst."""
@@ -160,12 +160,11 @@ def _report(place: _Place, pace: _Pace) -> dict[str, Any]:
 async def _paces(site: AsyncSite, counts: Mapping[str, QueueStats]) -> dict[str, _Pace]:
     if not counts:
         return {}
-    commands = [job_commands.latency(site.keys(queue), _HOUR - 1, _HOUR) for queue in counts]
-    found = await site.client.run_many(commands)
+    found = await site.each(counts, lambda keys: job_commands.latency(keys, _HOUR - 1, _HOUR))
     alive = [worker for worker in await site.workers() if worker.alive]
     paces = {}
-    for (queue, each), minutes in zip(counts.items(), found, strict=True):
-        limits, ran = each.limits, reduce(add, (minute.ran for minute in minutes))
+    for queue, each in counts.items():
+        limits, ran = each.limits, reduce(add, (minute.ran for minute in found[queue]))
         slots = sum(one.about.concurrency for one in alive if queue in one.about.queues)
         if limits.concurrency is not None:
             slots = min(slots, limits.concurrency)
@@ -198,18 +197,23 @@ costs the server."""
 _ENDED: Final = ("completed", "failed")
 
 
+def largest(queues: Sequence[str], most: int, size: Callable[[str], int]) -> list[str]:
+    """Those of the queues that are largest, in the order in which they came: colours stay."""
+    among = set(sorted(queues, key=lambda queue: -size(queue))[:most])
+    return [queue for queue in queues if queue in among]
+
+
 async def timeline(site: AsyncSite, params: Params) -> dict[str, Any]:
     """How many jobs are due when, over the `span` minute, hour, day or month; of `q`, or of all."""
     name, span = params.choice("span", TIMELINE_SPANS, "hour")
-    there = await site.known(params.text("q"))
+    there = await site.known(params.queues)
     counts = await site.counts(there)
     shown = largest(there, MOST_QUEUES, lambda queue: counts[queue].delayed + counts[queue].waiting)
     offset = -span.back * span.step_us
-    commands = [
-        job_commands.timeline(site.keys(queue), span.step_us, span.steps, offset_us=offset)
-        for queue in shown
-    ]
-    lines: dict[str, Timeline] = dict(zip(shown, await site.client.run_many(commands), strict=True))
+    lines = await site.each(
+        shown,
+        lambda keys: job_commands.timeline(keys, span.step_us, span.steps, offset_us=offset),
+    )
     first = next(iter(lines.values()), None)
     from_to = (first.from_us, first.to_us) if first else (0, 0)
     fired = await schedule_times(
@@ -305,7 +309,7 @@ _NONE: Final = Histogram({})
 async def lateness(site: AsyncSite, params: Params) -> dict[str, Any]:
     """How late jobs began over the last `span` hour, day or week; of `q`, or of all queues."""
     name, span = params.choice("span", SPANS, "hour")
-    there = await site.known(params.text("q"))
+    there = await site.known(params.queues)
     counts = await site.counts(there)
     shown = largest(there, span.queues, lambda queue: sum(counts[queue].totals.values()))
     minutes = {queue: await last_minutes(site, queue, span.minutes) for queue in shown}

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from bide.model.job import State
 from bide.protocol.command import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import Keys
+from bide.views.job import UNBEGUN
 
 _DUE: Final = (State.WAITING, State.DELAYED)
-UNBEGUN: Final = (*_DUE, State.BLOCKED)
 _ENDED: Final = (State.FAILED, State.CANCELLED, State.COMPLETED)
+
+
+class How(NamedTuple):
+    """The details of a change; each verb reads its own."""
+
+    when: str = "+0"
+    """The new due time, to retry or reschedule, as `enqueue.when` writes it."""
+    running: bool = True
+    """Whether to cancel jobs that run."""
+    unbegun: bool = True
+    """Whether to delete jobs that have not begun."""
 
 
 class JobVerb(NamedTuple):
@@ -28,39 +39,24 @@ class JobVerb(NamedTuple):
     possible: tuple[State, ...]
     usual: tuple[State, ...]
     """The states that a filter on the command line selects if it names none."""
+    command: Callable[[Keys, Sequence[str], How], Command[Any]]
+    """Returns the command for a bounded number of jobs of a queue."""
+    help: str = ""
+    """What its command does; empty if the command line has none."""
     leaves_list: bool = True
     """Whether changed jobs leave the list that they were in. Otherwise they look like the remaining
     ones."""
     fine: tuple[str, ...] = ("ok",)
     """Results that count as a success."""
 
-    def commands(
-        self,
-        keys: Keys,
-        ids: Sequence[str],
-        *,
-        when: str = "+0",
-        running: bool = True,
-        unbegun: bool = True,
-    ) -> list[Command[Any]]:
-        """Return the commands that change jobs of one queue, each a bounded number of them.
-
-        `when` is the new due time of jobs to retry or reschedule, as `enqueue.when` writes it;
-        `running` says whether to cancel running jobs, `unbegun` whether to delete those not begun.
-        """
+    def commands(self, keys: Keys, ids: Sequence[str], how: How) -> list[Command[Any]]:
+        """Return the commands that change jobs of one queue, each a bounded number of them."""
         size = job_commands.MOST_CHANGED
-        chunks = [ids[i : i + size] for i in range(0, len(ids), size)]
-        match self.name:
-            case "cancel":
-                return [job_commands.cancel(keys, some, running) for some in chunks]
-            case "promote":
-                return [job_commands.promote(keys, some) for some in chunks]
-            case "retry":
-                return [job_commands.retry(keys, some, when) for some in chunks]
-            case "delete":
-                return [job_commands.delete(keys, some, unbegun) for some in chunks]
-            case _:
-                return [job_commands.reschedule(keys, some, when) for some in chunks]
+        return [self.command(keys, ids[i : i + size], how) for i in range(0, len(ids), size)]
+
+
+def _reschedule(keys: Keys, ids: Sequence[str], how: How) -> Command[Any]:
+    return job_commands.reschedule(keys, ids, how.when)
 
 
 VERBS: Final = {
@@ -68,13 +64,34 @@ VERBS: Final = {
     for verb in (
         JobVerb(
             *("cancel", "Cancel", "cancelled", "cancelled", (State.ACTIVE, *UNBEGUN), _DUE),
+            lambda keys, ids, how: job_commands.cancel(keys, ids, how.running),
+            "Cancel jobs, and ask running jobs to stop.",
             fine=("ok", "asked", "cancelled"),
         ),
-        JobVerb("promote", "Run now", "promoted", "made due now", UNBEGUN, (State.DELAYED,)),
-        JobVerb("reschedule", "Reschedule", "rescheduled", "rescheduled", UNBEGUN, _DUE, False),
-        JobVerb("spread", "Spread", "spread", "spread", _DUE, _DUE, False),
-        JobVerb("retry", "Retry", "retried", "retried", _ENDED, (State.FAILED,)),
-        JobVerb("delete", "Delete", "deleted", "deleted", (*UNBEGUN, *_ENDED), _ENDED),
+        JobVerb(
+            *("promote", "Run now", "promoted", "made due now", UNBEGUN, (State.DELAYED,)),
+            lambda keys, ids, how: job_commands.promote(keys, ids),
+            "Make jobs due now.",
+        ),
+        JobVerb(
+            *("reschedule", "Reschedule", "rescheduled", "rescheduled", UNBEGUN, _DUE),
+            _reschedule,
+            "Give jobs another due time.",
+            leaves_list=False,
+        ),
+        JobVerb(
+            *("spread", "Spread", "spread", "spread", _DUE, _DUE, _reschedule), leaves_list=False
+        ),
+        JobVerb(
+            *("retry", "Retry", "retried", "retried", _ENDED, (State.FAILED,)),
+            lambda keys, ids, how: job_commands.retry(keys, ids, how.when),
+            "Run finished jobs again.",
+        ),
+        JobVerb(
+            *("delete", "Delete", "deleted", "deleted", (*UNBEGUN, *_ENDED), _ENDED),
+            lambda keys, ids, how: job_commands.delete(keys, ids, how.unbegun),
+            "Delete jobs and all their data. A running job cannot be deleted.",
+        ),
     )
 }
 

@@ -33,7 +33,7 @@ from bide.errors import (
     ServerUnavailable,
     UsageError,
 )
-from bide.views.site import NotFound
+from bide.views.params import NotFound
 
 SHORTEST_TOKEN: Final = 16
 """Minimum characters of a token. Long, because failed attempts are not counted or limited."""

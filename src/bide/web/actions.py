@@ -30,11 +30,11 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as ops
 from bide.queue.schedules import found, ran
+from bide.views._async import AsyncSite
 from bide.views.jobs import read_range
 from bide.views.params import LATEST_US, Params
 from bide.views.schedules import FoundSchedule, describe_schedule, foreseen, named
-from bide.views.site import AsyncSite
-from bide.views.verbs import VERBS, results
+from bide.views.verbs import VERBS, How, results
 from bide.web.access import Refused, Role, status_and_sentence
 from bide.web.pages import render
 from bide.web.selection import MOST, Selection, choose, given, read_wish
@@ -154,9 +154,11 @@ async def _do(
             commands = VERBS[verb].commands(
                 keys,
                 ids,
-                when=_when(params) if verb == "reschedule" else "+0",
-                running=State.ACTIVE in states,
-                unbegun=not FINISHED.issuperset(states),
+                How(
+                    when=_when(params) if verb == "reschedule" else "+0",
+                    running=State.ACTIVE in states,
+                    unbegun=not FINISHED.issuperset(states),
+                ),
             )
         words = came[queue] = Counter[str]()
         for i in range(0, len(commands), _TRIP):

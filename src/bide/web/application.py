@@ -28,8 +28,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bide.logs import plain
 from bide.views import READS
-from bide.views.params import Params
-from bide.views.site import AsyncSite, Mask, NotFound, mask_secrets
+from bide.views._async import AsyncSite
+from bide.views.job import Mask, mask_secrets
+from bide.views.params import NotFound, Params
 from bide.web.access import (
     HEADERS,
     Access,
@@ -43,7 +44,7 @@ from bide.web.access import (
 )
 from bide.web.actions import act
 from bide.web.live import Live
-from bide.web.pages import failed_as_page, page, version
+from bide.web.pages import failed_as_page, page, recent, version
 
 
 async def data(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
@@ -127,7 +128,7 @@ def app(
         await site.client.close()
 
     static = _Static(packages=[("bide.web", "static")])
-    return Starlette(
+    made = Starlette(
         routes=[
             route("/", page, failed_as_page),
             Mount("/static/{version}", static),
@@ -141,6 +142,8 @@ def app(
         middleware=[Middleware(_WithHeaders)],
         lifespan=lifespan,
     )
+    made.state.recent = recent()
+    return made
 
 
 async def _without_slash(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:

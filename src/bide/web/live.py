@@ -21,8 +21,8 @@ from starlette.responses import Response, StreamingResponse
 
 from bide.client.coalesce import PerLoop, ReadThroughCache
 from bide.errors import BideError
+from bide.views._async import AsyncSite
 from bide.views.params import Params
-from bide.views.site import AsyncSite
 from bide.web.access import Role, check_origin
 
 EVERY: Final = 1.0

@@ -21,6 +21,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bide.client.coalesce import PerLoop, ReadThroughCache
 from bide.errors import UsageError
 from bide.logs import printable
 from bide.model.durations import describe
@@ -30,9 +31,9 @@ from bide.model.latency import LONGEST
 from bide.model.schedule import zone_of
 from bide.version import VERSION
 from bide.views import READS
+from bide.views._async import AsyncSite
 from bide.views.charts import draw, draw_heatmap
-from bide.views.params import ORDER, Params, about, megabytes, relative
-from bide.views.site import AsyncSite, NotFound, rest_after
+from bide.views.params import ORDER, NotFound, Params, about, megabytes, relative
 from bide.views.timeline import TIMELINE_SPANS
 from bide.web.access import Role, extra_headers, status_and_sentence
 from bide.web.selection import filled
@@ -60,6 +61,23 @@ class _Shown(NamedTuple):
     """When it may be read again, of `time.monotonic()`."""
 
 
+_REST: Final = 10
+"""A page is read again after so many times what reading it took: however dear it is, however many
+show it, however often something changes, one is a tenth of a processor's work at most."""
+_LONGEST_REST: Final = 60.0
+"""Seconds."""
+
+
+def _rest_after(took: float) -> float:
+    """Seconds for which pages that refresh themselves share what one of them has read."""
+    return min(_REST * took, _LONGEST_REST)
+
+
+def recent() -> PerLoop[ReadThroughCache[_Shown]]:
+    """Make what an application keeps of pages that refresh themselves."""
+    return PerLoop(lambda: ReadThroughCache(0.0, _rest_after))
+
+
 async def page(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
     """What a read says, as a page."""
     name = request.path_params.get("name", HOME)
@@ -71,12 +89,12 @@ async def page(site: AsyncSite, request: Request, params: Params, role: Role) ->
         seen, began = time.time(), time.monotonic()
         shown = await read(site, params)
         now = time.monotonic()
-        return _Shown(shown, seen, now + rest_after(now - began))
+        return _Shown(shown, seen, now + _rest_after(now - began))
 
     if REFRESH not in request.headers:
         shown = await look()
     else:  # many look at the same: it is read once for all of them
-        shown = await site.recent.current.read((name, *params.pairs), look)
+        shown = await request.app.state.recent.current.read((name, *params.pairs), look)
     least = max(_LEAST, shown.until - time.monotonic())
     picture = drawn(shown.m) if (drawn := _PICTURES.get(name)) else None
     values: dict[str, Any] = {"m": shown.m, "seen": shown.seen, "least": least}

@@ -14,9 +14,10 @@ from bide.model.job import FINISHED, State
 from bide.model.schedule import Missed, Timing, check_missed, timing_of
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.jobs import MAX_PAGE
-from bide.views.jobs import OVERLAP, Filter, Paging, Place, Scan, read_range
+from bide.views._async import AsyncScan, AsyncSite
+from bide.views.jobs import read_range
 from bide.views.params import LATEST_US, Params, read_moment
-from bide.views.site import AsyncSite
+from bide.views.search import OVERLAP, Filter, Paging, Place
 
 MOST: Final = 100_000
 """Jobs of a range that one form changes; what is left is for the next."""
@@ -83,7 +84,7 @@ async def choose(site: AsyncSite, params: Params, states: Sequence[State]) -> Se
 async def _in_range(site: AsyncSite, params: Params) -> Selection:
     from_us, to_us = read_range(params)
     selection = Selection()
-    for queue in await site.known(params.text("q")):
+    for queue in await site.known(params.queues):
         ids: list[str] = []
         paging, room = Paging(), MOST - selection.count
         while True:
@@ -102,11 +103,11 @@ async def _in_range(site: AsyncSite, params: Params) -> Selection:
 
 
 async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) -> Selection:
-    queues, wanted = await site.known(params.text("q")), Filter.read(params)
+    queues, wanted = await site.known(params.queues), Filter.read(params)
     odd = [state for state in wanted.states if state not in states]
     if odd:
         raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
-    scan = Scan(site, queues, wanted, look=LOOK, after=params.text("after"))
+    scan = AsyncScan(site, queues, wanted, look=LOOK, after=params.text("after"))
     selection = Selection(states=wanted.states, as_of_us=params.number("as_of", 0, LATEST_US))
     async for seen in scan.each():
         if not selection.as_of_us:

@@ -42,7 +42,7 @@ from bide.cli.screen import count
 from bide.embedded import Server
 from bide.errors import UsageError
 from bide.model.durations import at_to_us, describe
-from bide.views.site import Site
+from bide.views._sync import Site
 
 JOURNAL: Final = "BIDE_DEMO_JOURNAL"
 """The environment variable with the journal's path, set for the demo's workers."""

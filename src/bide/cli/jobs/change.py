@@ -7,36 +7,35 @@ looks up matching jobs once: a job that has another state by its turn is left al
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import click
 
-from bide.cli.jobs.find import (
+from bide.cli.jobs.show import (
     MOST,
-    PAGE,
-    Wanted,
     filter_options,
+    in_order,
+    job_columns,
     locate,
-    look_up,
-    pages,
     read_ids,
     scan,
 )
-from bide.cli.jobs.show import print_jobs
 from bide.cli.options import json_option, limit_option, site_options, together, yes_option
-from bide.cli.screen import aside, bar, confirmed, count, echo, echo_json
+from bide.cli.screen import aside, bar, confirmed, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.logs import printable
 from bide.model.ids import short_id
+from bide.model.job import FINISHED
 from bide.protocol.commands.enqueue import when
+from bide.protocol.commands.jobs import MAX_PAGE
 from bide.queue.job_view import not_found
+from bide.views._sync import Site
 from bide.views.job import FoundJob
-from bide.views.jobs import Filter
 from bide.views.params import read_moment
-from bide.views.site import Site
-from bide.views.verbs import VERBS, JobVerb, results
+from bide.views.search import Filter
+from bide.views.verbs import VERBS, How, JobVerb, results
 
 _SHOWN: Final = 10
 """Jobs named one by one, where they are many."""
@@ -47,7 +46,8 @@ class Meant:
     """Which jobs the command line means."""
 
     ids: tuple[str, ...]
-    wanted: Wanted
+    queues: tuple[str, ...]
+    wanted: Filter
     all_queues: bool
     limit: int | None
     dry_run: bool
@@ -56,7 +56,7 @@ class Meant:
     as_json: bool
 
 
-choosing = together(
+_CHOOSING: Final = together(
     click.argument("ids", nargs=-1, metavar="[ID]..."),
     filter_options,
     click.option("--all-queues", is_flag=True, help="Look in all queues."),
@@ -68,99 +68,67 @@ choosing = together(
 )
 """Arguments and options that say which jobs are meant."""
 
-due_options = together(
+_DUE: Final = together(
     click.option(
         "--in", "delay", metavar="DELAY", help="New due time, from now: 30, 250ms, 5m, 1h30m."
     ),
     click.option("--at", metavar="MOMENT", help="New due time: 2030-01-31T09:00:00+01:00."),
 )
+_OPTIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "cancel": click.option(
+        "--leave-running", is_flag=True, help="Do not ask running jobs to stop."
+    ),
+    "retry": _DUE,
+    "reschedule": _DUE,
+}
+"""The options of a verb besides those that say which jobs."""
 
 
-@click.command()
-@choosing
-@click.option("--leave-running", is_flag=True, help="Do not ask running jobs to stop.")
-def cancel(leave_running: bool, **meant: Any) -> None:
-    """Cancel jobs, and ask running jobs to stop.
+def _command(verb: JobVerb) -> click.Command:
+    usual = f"{' and '.join(sorted(verb.usual))} jobs"
+    if {*verb.usual} == FINISHED:
+        usual = "jobs that have ended"
 
-    Name jobs by ID (- reads ids from standard input), or select them by options. Without --state,
-    options select delayed and waiting jobs.
-    """
-    change("cancel", Meant(**meant), running=not leave_running)
+    @click.command(
+        verb.name,
+        help=f"{verb.help}\n\nName jobs by ID (- reads ids from standard input), or select them by "
+        f"options. Without --state, options select {usual}.",
+    )
+    @_CHOOSING
+    @_OPTIONS.get(verb.name, together())
+    def command(**given: Any) -> None:
+        meant = Meant(**{one.name: given.pop(one.name) for one in fields(Meant)})
+        change(verb, meant, _read_how(verb, **given))
 
-
-@click.command()
-@choosing
-@due_options
-def retry(delay: str | None, at: str | None, **meant: Any) -> None:
-    """Run finished jobs again.
-
-    Name jobs by ID (- reads ids from standard input), or select them by options. Without --state,
-    options select failed jobs.
-    """
-    change("retry", Meant(**meant), when=_read_due(delay, at))
+    return command
 
 
-@click.command()
-@choosing
-def promote(**meant: Any) -> None:
-    """Make jobs due now.
-
-    Name jobs by ID (- reads ids from standard input), or select them by options. Options select
-    delayed jobs.
-    """
-    change("promote", Meant(**meant))
-
-
-@click.command()
-@choosing
-@due_options
-def reschedule(delay: str | None, at: str | None, **meant: Any) -> None:
-    """Give jobs another due time.
-
-    Name jobs by ID (- reads ids from standard input), or select them by options. Without --state,
-    options select delayed and waiting jobs.
-    """
-    if delay is None and at is None:
+def _read_how(
+    verb: JobVerb, leave_running: bool = False, delay: str | None = None, at: str | None = None
+) -> How:
+    """Read the options of a verb, before any job is read."""
+    if verb.name == "reschedule" and delay is None and at is None:
         raise UsageError("Say when they are due: --in 5m, or --at 2030-01-31T09:00:00+01:00.")
-    change("reschedule", Meant(**meant), when=_read_due(delay, at))
+    due = when(delay, read_moment(at, "--at") if at else None)
+    return How(when=due, running=not leave_running)
 
 
-@click.command()
-@choosing
-def delete(**meant: Any) -> None:
-    """Delete jobs and all their data.
-
-    Name jobs by ID (- reads ids from standard input), or select them by options. Without --state,
-    options select jobs that have ended. A running job cannot be deleted.
-    """
-    change("delete", Meant(**meant))
-
-
-def _read_due(delay: str | None, at: str | None) -> str:
-    """Read `--in` or `--at`, before any job is read."""
-    return when(delay, read_moment(at, "--at") if at else None)
-
-
-# -- what all of them do
-
-
-def change(name: str, meant: Meant, **how: Any) -> None:
+def change(verb: JobVerb, meant: Meant, how: How) -> None:
     """Find the chosen jobs, ask if needed, change them, and report each outcome.
 
     If there is no job with an id, the other jobs are changed before the error.
     """
-    verb = VERBS[name]
     if not meant.ids:
         _change_chosen(verb, meant, how)
-    elif meant.all_queues or meant.limit is not None or set(meant.wanted.given) != {None}:
+    elif meant.all_queues or meant.limit is not None or meant.wanted != Filter(()):
         raise UsageError("Name jobs by id or choose them by options, not both.")
     else:
         _change_named(verb, meant, how)
 
 
-def _change_named(verb: JobVerb, meant: Meant, how: dict[str, Any]) -> None:
+def _change_named(verb: JobVerb, meant: Meant, how: How) -> None:
     ids = read_ids(meant.ids)
-    found, missing = locate(meant.site, meant.wanted.queues, ids)
+    found, missing = locate(meant.site, meant.queues, ids)
     where: dict[str, list[str]] = {}
     for seen in found:
         where.setdefault(seen.queue, []).append(seen.id)
@@ -186,9 +154,10 @@ def _change_named(verb: JobVerb, meant: Meant, how: dict[str, Any]) -> None:
         raise not_found(missing[0])
 
 
-def _change_chosen(verb: JobVerb, meant: Meant, how: dict[str, Any]) -> None:
-    wanted = _wanted(verb, meant)
-    names = meant.site.known(meant.wanted.queues)
+def _change_chosen(verb: JobVerb, meant: Meant, how: How) -> None:
+    _check(verb, meant)
+    wanted = replace(meant.wanted, states=meant.wanted.states or in_order(verb.usual))
+    names = meant.site.known(meant.queues)
     where, tally = _choose(meant.site, names, wanted, meant.limit)
     if meant.dry_run:
         _rehearse(verb, where, meant)
@@ -205,22 +174,21 @@ def _change_chosen(verb: JobVerb, meant: Meant, how: dict[str, Any]) -> None:
         _report(verb, _act(meant.site, where, verb, how), [], meant.as_json)
 
 
-def _wanted(verb: JobVerb, meant: Meant) -> Filter:
-    wanted = meant.wanted
-    if not any(wanted.given):
+def _check(verb: JobVerb, meant: Meant) -> None:
+    """Check that the options say which jobs are meant, and that the verb can change them."""
+    if meant.wanted == Filter(()):
         raise UsageError(
             f"Say which jobs to {verb.name}: by id, or with --state, --task, --error, "
             "--older-than or --due-before."
         )
-    if not wanted.queues and not meant.all_queues:
+    if not meant.queues and not meant.all_queues:
         raise UsageError(f"Say in which queue to {verb.name} jobs: --queue NAME, or --all-queues.")
-    if wanted.queues and meant.all_queues:
+    if meant.queues and meant.all_queues:
         raise UsageError("Give --queue or --all-queues, not both.")
-    for state in wanted.states:
+    for state in meant.wanted.states:
         if state not in verb.possible:
             allowed = ", ".join(state.value for state in verb.possible)
             raise UsageError(f"What is {state} cannot be {verb.past}; only what is {allowed} can.")
-    return wanted.filter(verb.usual)
 
 
 def _choose(
@@ -230,12 +198,9 @@ def _choose(
     where: dict[str, list[str]] = {}
     tally: Counter[str] = Counter()
     with bar("looking") as tick:
-        if wanted.reads_jobs:
-            found = ((one.state, one.queue, one.id) for one in scan(site, queues, wanted, tick))
-        else:
-            read = pages(site, queues, wanted.states, tick)
-            found = ((state, queue, id) for state, queue, ids in read for id in ids)
-        for state, queue, id in found:
+        look = scan(site, queues, wanted, tick)
+        read = ((one.state, one.queue, one.id) for one in look.each())
+        for state, queue, id in read if wanted.reads_jobs else look.ids():
             where.setdefault(queue, []).append(id)
             tally[state] += 1
             if tally.total() == limit:
@@ -243,15 +208,13 @@ def _choose(
     return where, tally
 
 
-def _act(
-    site: Site, where: dict[str, list[str]], verb: JobVerb, how: dict[str, Any]
-) -> list[dict[str, str]]:
+def _act(site: Site, where: dict[str, list[str]], verb: JobVerb, how: How) -> list[dict[str, str]]:
     outcomes = []
     with bar(verb.name, sum(map(len, where.values()))) as tick:
         for queue, ids in where.items():
-            for i in range(0, len(ids), PAGE):
-                some = ids[i : i + PAGE]
-                replies = site.client.run_many(verb.commands(site.keys(queue), some, **how))
+            for i in range(0, len(ids), MAX_PAGE):
+                some = ids[i : i + MAX_PAGE]
+                replies = site.client.run_many(verb.commands(site.keys(queue), some, how))
                 words = [word for reply in replies for word in results(reply)]
                 outcomes += [
                     {"queue": queue, "id": id, "word": word}
@@ -290,9 +253,14 @@ def _rehearse(verb: JobVerb, where: dict[str, list[str]], meant: Meant) -> None:
     shown: list[FoundJob] = []
     for queue, ids in where.items():
         room = _SHOWN - len(shown)
-        shown += look_up(meant.site, queue, ids[:room])
+        shown += [FoundJob(queue, seen) for seen in meant.site.fetch(queue, ids[:room])]
     if shown:
-        print_jobs(shown, with_queue=True)
+        table(job_columns(with_queue=True), shown)
     if total > len(shown):
         echo(f"... and {total - len(shown):,} more")
     echo(f"Would {verb.name} {count(total, 'job')}; nothing was changed.")
+
+
+COMMANDS: Final = [
+    _command(VERBS[name]) for name in ("cancel", "retry", "promote", "reschedule", "delete")
+]

@@ -1,16 +1,27 @@
-"""`bide jobs show`: everything that is known of jobs."""
+"""`bide jobs ls` and `show`: jobs in a list, and everything that is known of some.
+
+Which jobs a command means, by id or by a filter, is read here for the verbs too.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import wraps
 from itertools import islice
 from typing import Any, Final
 
 import click
 
-from bide.cli.jobs.find import MOST, Wanted, filter_options, locate, read_ids, scan
-from bide.cli.options import json_option, limit_option, queues_option, site_options
+from bide.cli.options import (
+    json_option,
+    limit_option,
+    queues_option,
+    site_options,
+    together,
+)
 from bide.cli.screen import (
     Cell,
     Column,
@@ -23,24 +34,129 @@ from bide.cli.screen import (
     remark,
     shortened,
     state_cell,
-    table,
 )
+from bide.cli.screen import show as show_list
 from bide.client.config import signing_keys
-from bide.errors import PayloadError
+from bide.errors import PayloadError, UsageError
 from bide.model.dedup import describe_dedup
-from bide.model.durations import describe, from_us
+from bide.model.durations import at_to_us, describe, from_us, to_us
 from bide.model.history import Attempt
-from bide.model.ids import short_id
+from bide.model.ids import check_name, short_id
 from bide.model.job import State
 from bide.model.payload.batched import calls_in, is_batch
 from bide.model.payload.signing import Kind, Seal, Verdict
-from bide.protocol.keys import keys_of
-from bide.queue.explain import Read, Reason, explain
+from bide.protocol.commands.jobs import MAX_PAGE
+from bide.queue.explain import Reason
 from bide.queue.job_view import call, not_found, written
+from bide.views._sync import Scan, Site
 from bide.views.job import FoundJob, brief, error_line, full, given_description, why_report
-from bide.views.params import moment_exactly, relative
-from bide.views.site import Site
-from bide.views.verbs import UNBEGUN
+from bide.views.params import ORDER, moment_exactly, read_moment, relative
+from bide.views.search import OVERLAP, Filter, anywhere
+
+MOST: Final = 1_000_000_000
+"""More jobs than any server holds: what `--limit` and `--offset` may be."""
+
+_FILTER: Final = together(
+    queues_option("Queue to look in; repeat for more."),
+    click.option(
+        *("-s", "--state", "states"),
+        multiple=True,
+        metavar="STATE",
+        type=click.Choice([state.value for state in ORDER]),
+        help=f"State of the jobs; repeat for more: {', '.join(ORDER)}.",
+    ),
+    click.option("--task", metavar="PATTERN", help="Name of the task, or a pattern: 'shop:*'."),
+    click.option(
+        "--error",
+        metavar="PATTERN",
+        help="Part of the last error, or a pattern: 'KeyError: *'.",
+    ),
+    click.option(
+        "--older-than",
+        metavar="DURATION",
+        help="Jobs that ended, started or were due (depending on their state) longer ago.",
+    ),
+    click.option(
+        "--due-before",
+        metavar="WHEN",
+        help="Jobs that are due before a moment, or within a duration from now.",
+    ),
+)
+
+
+def filter_options(function: Callable[..., Any]) -> Any:
+    """Options that say which jobs are meant; the command gets them as `queues` and `wanted`.
+
+    The filter has no states where none are named.
+    """
+
+    @wraps(function)
+    def with_filter(
+        *args: Any,
+        states: Sequence[str],
+        task: str | None,
+        error: str | None,
+        older_than: str | None,
+        due_before: str | None,
+        **options: Any,
+    ) -> Any:
+        wanted = Filter(
+            states=in_order(states),
+            task=task,
+            error=None if error is None else anywhere(error),
+            older_us=None if older_than is None else to_us(older_than, "--older-than"),
+            due_before_us=None if due_before is None else _read_before(due_before),
+        )
+        return function(*args, wanted=wanted, **options)
+
+    return _FILTER(with_filter)
+
+
+def in_order(states: Sequence[str]) -> tuple[State, ...]:
+    """States in the order in which lists show them."""
+    return tuple(state for state in ORDER if state in states)
+
+
+def _read_before(text: str) -> int:
+    try:
+        ahead = timedelta(microseconds=to_us(text, "--due-before"))
+    except UsageError:
+        return at_to_us(read_moment(text, "--due-before"))
+    return at_to_us(datetime.now(UTC) + ahead)
+
+
+def scan(site: Site, queues: Sequence[str], wanted: Filter, tick: Callable[[int], None]) -> Scan:
+    """All jobs that fit, state by state and queue by queue; `tick` gets how many were looked at."""
+    return Scan(site, queues, wanted, look=MOST, page=MAX_PAGE - OVERLAP, tick=tick)
+
+
+def read_ids(ids: Sequence[str]) -> list[str]:
+    """Ids as given; `-` stands for those on standard input, the first word of each line."""
+    found: dict[str, None] = {}
+    for id in ids:
+        some = [line.split()[0] for line in sys.stdin if line.strip()] if id == "-" else [id]
+        if not some:
+            aside("There is no id on standard input.")
+        found |= dict.fromkeys(some)
+    return [check_name(id, "job id") for id in found]
+
+
+def locate(
+    site: Site, queues: Sequence[str], ids: Sequence[str]
+) -> tuple[list[FoundJob], list[str]]:
+    """The jobs of these ids, in the order given, and the ids that lead nowhere."""
+    found: dict[str, FoundJob] = {}
+    for queue in site.known(queues):
+        for i in range(0, len(ids), MAX_PAGE):
+            for snapshot in site.fetch(queue, ids[i : i + MAX_PAGE]):
+                id = snapshot.id
+                if id in found:
+                    raise UsageError(
+                        f"There is a job {short_id(id)!r} in {found[id].queue} and in {queue}; "
+                        "say which is meant with --queue."
+                    )
+                found[id] = FoundJob(queue, snapshot)
+    return [found[id] for id in ids if id in found], [id for id in ids if id not in found]
 
 
 @click.command()
@@ -57,11 +173,11 @@ def show(ids: tuple[str, ...], queues: tuple[str, ...], site: Site, as_json: boo
     found, missing = locate(site, queues, read_ids(ids))
 
     def signature(seen: FoundJob) -> Verdict:
-        seal = Seal(keyring, keys_of(seen.queue, site.prefix))
+        seal = Seal(keyring, site.keys(seen.queue))
         kind: Kind = "item" if seen.snapshot.is_item else "job"
         return seal.verdict(kind, seen.id, seen.snapshot.raw_body)
 
-    reasons = _reasons(site, found)
+    reasons = site.reasons(found)
     if as_json:
         echo_json(
             {
@@ -86,20 +202,6 @@ _SIGNATURES: Final[dict[Verdict, str | Cell]] = {
     "none": Cell("none", "yellow"),
     "unchecked": "",
 }
-
-
-def _reasons(site: Site, found: Sequence[FoundJob]) -> list[list[Reason]]:
-    """Why each has not run; read once for all of them, if there are such."""
-    pending = {s.queue for s in found if s.state in UNBEGUN}
-    if not pending:
-        return [[] for _ in found]
-    counts, workers = site.counts(sorted(pending)), site.workers()
-    return [
-        explain(Read(s.queue, s.snapshot, counts[s.queue], workers))
-        if s.queue in pending and not s.snapshot.is_item
-        else []
-        for s in found
-    ]
 
 
 def _print(seen: FoundJob, reasons: Sequence[Reason], signature: str | Cell) -> None:
@@ -256,35 +358,44 @@ def _ago(at: datetime, now: datetime) -> str:
 @click.option("--ids", "only_ids", is_flag=True, help="Print ids only, for `bide jobs ... -`.")
 @site_options
 @json_option
-def ls(wanted: Wanted, limit: int, offset: int, only_ids: bool, site: Site, as_json: bool) -> None:
+def ls(
+    queues: tuple[str, ...],
+    wanted: Filter,
+    limit: int,
+    offset: int,
+    only_ids: bool,
+    site: Site,
+    as_json: bool,
+) -> None:
     """List jobs; without options, of all queues and states.
 
     Active jobs come first, then waiting and delayed jobs by priority and due time, then jobs that
     have ended, newest first.
     """
-    meant = wanted.filter()
-    names = site.known(wanted.queues)
+    names = site.known(queues)
+    meant = replace(wanted, states=wanted.states or ORDER)
     with bar("looking") as tick:
-        found = list(islice(scan(site, names, meant, tick), offset, offset + limit + 1))
+        found = list(islice(scan(site, names, meant, tick).each(), offset, offset + limit + 1))
     more, found = len(found) > limit, found[:limit]
-    if as_json:
-        echo_json({"jobs": [brief(seen) for seen in found], "more": more})
-        return
-    if only_ids:
+    if only_ids and not as_json:
         for seen in found:
             echo(seen.id)
-    elif found:
-        print_jobs(found, len(names) > 1)
     else:
-        aside("No job fits." if names else "No queue has been used yet.")
-    if more:
+        show_list(
+            as_json,
+            lambda: {"jobs": [brief(seen) for seen in found], "more": more},
+            job_columns(len(names) > 1),
+            found,
+            "No job fits." if names else "No queue has been used yet.",
+        )
+    if more and not as_json:
         aside(f"There are more than these {count(limit, 'job')}; see --limit and --offset.")
 
 
-def print_jobs(jobs: list[FoundJob], with_queue: bool) -> None:
-    """Jobs as a table."""
+def job_columns(with_queue: bool) -> list[Column]:
+    """The columns of a table of jobs."""
     queue = Column("queue", lambda seen: seen.queue, cut="end")
-    columns = [
+    return [
         Column("id", lambda seen: short_id(seen.id)),
         *([queue] if with_queue else []),
         Column("state", lambda seen: state_cell(seen.state)),
@@ -292,4 +403,3 @@ def print_jobs(jobs: list[FoundJob], with_queue: bool) -> None:
         Column("task", lambda seen: seen.snapshot.task, cut="start"),
         Column("", remark, cut="end"),
     ]
-    table(columns, jobs)
