@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,8 @@ from benchmarks import tasks
 from benchmarks.lab import QUEUE
 from bide import Queue, Worker
 from bide.client import aio, blocking
-from bide.client.blocking import Connections, InFlightCalls
+from bide.client.blocking import Connections
+from bide.client.execute import Call
 from bide.client.topology import NodeRequest
 from bide.model.ids import new_id
 from bide.model.payload.body import decode_envelope
@@ -81,19 +82,18 @@ def add(url: str, jobs: str) -> None:
         counts = [(len(call) - 3 - call[2]) // 4 for call in trip.calls]
         return [[b"ok", 0, *[1] * count] for count in counts]
 
-    def posted(
-        self: blocking.Client, trip: NodeRequest, behind: InFlightCalls | None
-    ) -> InFlightCalls:
-        made = InFlightCalls(nowhere, None, trip.calls, [])
-        made.owner = None  # so that it is not dropped
-        return made
+    def exchanged(
+        self: Connections, calls: Sequence[Call], behind: Any = None, *, pauses: bool = False
+    ) -> Iterator[Any]:
+        if pauses:
+            yield "a connection"
+        counts = [(len(call) - 3 - call[2]) // 4 for call in calls]
+        yield [[b"ok", 0, *[1] * count] for count in counts]
 
-    nowhere = Connections(lambda: None)
     queue = Queue(QUEUE, url=url)
     queue.enqueue(tasks.nothing, delay=3600)  # makes the queue known
     blocking.Client._talk = answered  # type: ignore[method-assign, assignment]
-    blocking.Client._post = posted  # type: ignore[method-assign]
-    blocking.Client._collect = answered  # type: ignore[method-assign, assignment]
+    Connections.exchange = exchanged  # type: ignore[method-assign, assignment]
     count = int(jobs)
     one = _timed(count, lambda: _one_by_one(queue, count))
     many = _timed(10 * count, lambda: _many(queue, 10 * count))

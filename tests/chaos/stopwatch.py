@@ -9,13 +9,13 @@ reply.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 
 import redis
 
 from bide.client import blocking
-from bide.client.blocking import Connections, InFlightCalls
+from bide.client.blocking import Connections
 from bide.client.execute import Call
 from bide.protocol.scripts import load, names
 
@@ -104,14 +104,13 @@ class _Timed(Connections):
         super().__init__(make)
         self._stopwatch = stopwatch
 
-    def send(self, calls: Sequence[Call], behind: InFlightCalls | None = None) -> InFlightCalls:
+    def exchange(
+        self, calls: Sequence[Call], behind: Any = None, *, pauses: bool = False
+    ) -> Generator[Any, None, None]:
         if not self._busy:
             self._stopwatch.begin()
         self._stopwatch.call(calls)
-        return super().send(calls, behind)
-
-    def collect(self, posted: InFlightCalls) -> list[Any]:
-        replies = super().collect(posted)
-        if not self._busy:
-            self._stopwatch.end()
-        return replies
+        for step in super().exchange(calls, behind, pauses=pauses):
+            if not self._busy:
+                self._stopwatch.end()
+            yield step

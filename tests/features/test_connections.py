@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
 import pytest
 import redis
@@ -13,6 +14,7 @@ import redis
 import bide.client.blocking
 from bide.client import blocking
 from bide.client.blocking import SHORT, SLEPT, Connections
+from bide.client.execute import Call
 
 QUICK = ("PING",)
 SLOW = ("BLPOP", "nothing", 0.01)
@@ -22,31 +24,36 @@ SLOW = ("BLPOP", "nothing", 0.01)
 def connections(one_url: str) -> Iterator[Connections]:
     with closing(blocking.Client(one_url)) as client:
         opened = client._to(client.url)
-        opened.round_trip([QUICK])
+        round_trip(opened, [QUICK])
         opened._to_sleep = 0  # however long the first took
         yield opened
 
 
+def round_trip(connections: Connections, calls: Sequence[Call]) -> Any:
+    return next(connections.exchange(calls))
+
+
 def test_any_number_of_them_may_be_lost(connections: Connections) -> None:
     for _ in range(150):  # the client library's pool gives no more than a hundred
-        connections.send([QUICK]).drop()
-    assert connections.round_trip([QUICK]) == [b"PONG"]
+        next(connections.exchange([QUICK], pauses=True))
+    assert round_trip(connections, [QUICK]) == [b"PONG"]
 
 
 def test_one_whose_calls_are_lost_is_closed(connections: Connections) -> None:
     """As where a signal's handler raises before anybody has hold of them."""
-    connections.send([SLOW])
+    next(connections.exchange([SLOW], pauses=True))
     assert not connections._busy
-    assert connections.round_trip([QUICK]) == [b"PONG"]
+    assert round_trip(connections, [QUICK]) == [b"PONG"]
 
 
 def test_a_child_does_not_read_what_its_parent_has_asked(connections: Connections) -> None:
-    posted = connections.send([QUICK])
+    posted = connections.exchange([QUICK], pauses=True)
+    connection = next(posted)
     connections._pid = 0  # as after a fork
     with pytest.raises(redis.ConnectionError):
-        connections.collect(posted)
-    assert connections.round_trip([SLOW]) == [None]
-    assert posted.connection not in connections._idle
+        next(posted)
+    assert round_trip(connections, [SLOW]) == [None]
+    assert connection not in connections._idle
 
 
 # -- watching
@@ -55,28 +62,30 @@ def test_a_child_does_not_read_what_its_parent_has_asked(connections: Connection
 def test_a_reply_that_takes_longer_is_slept_through_and_so_are_the_next(
     connections: Connections,
 ) -> None:
-    assert connections.round_trip([SLOW]) == [None]
+    assert round_trip(connections, [SLOW]) == [None]
     assert connections._to_sleep == SLEPT
-    assert connections.round_trip([QUICK]) == [b"PONG"]
+    assert round_trip(connections, [QUICK]) == [b"PONG"]
     assert connections._to_sleep == SLEPT - 1
 
 
 def test_after_so_many_it_watches_again(connections: Connections) -> None:
     connections._to_sleep = 1
-    connections.round_trip([SLOW])
+    round_trip(connections, [SLOW])
     assert connections._to_sleep == 0
-    connections.round_trip([SLOW])
+    round_trip(connections, [SLOW])
     assert connections._to_sleep == SLEPT
 
 
 def test_a_long_call_is_not_watched(connections: Connections) -> None:
     long = ("BLPOP", "nothing" * SHORT, 0.01)
-    assert connections.round_trip([long]) == [None]
+    assert round_trip(connections, [long]) == [None]
     assert connections._to_sleep == 0
 
 
 def test_nor_is_one_that_is_collected_later(connections: Connections) -> None:
-    assert connections.collect(connections.send([SLOW])) == [None]
+    posted = connections.exchange([SLOW], pauses=True)
+    next(posted)
+    assert next(posted) == [None]
     assert connections._to_sleep == 0
 
 
@@ -106,16 +115,17 @@ def test_without_a_call_that_looks_it_sleeps(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bide.client.blocking, "_poll", None)
-    assert connections.round_trip([SLOW, QUICK]) == [None, b"PONG"]
+    assert round_trip(connections, [SLOW, QUICK]) == [None, b"PONG"]
 
 
 def test_threads_that_call_at_once_leave_each_other_the_interpreter(
     connections: Connections, direct: redis.Redis
 ) -> None:
     connections._to_sleep = SLEPT
-    posted = connections.send([("BLPOP", "it", 20)])  # as a thread does that waits for it
+    posted = connections.exchange([("BLPOP", "it", 20)], pauses=True)
+    next(posted)  # as a thread does that waits for it
     connections._to_sleep = 0
-    assert connections.round_trip([SLOW]) == [None]
+    assert round_trip(connections, [SLOW]) == [None]
     assert connections._to_sleep == 0
     direct.rpush("it", 1)
-    assert connections.collect(posted) == [[b"it", b"1"]]
+    assert next(posted) == [[b"it", b"1"]]

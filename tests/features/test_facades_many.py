@@ -179,13 +179,13 @@ def trips(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Queue
     told: list[str] = []
 
     class Told(Connections):
-        def send(self, calls: Any, behind: Any = None) -> Any:
+        def exchange(self, calls: Any, behind: Any = None, *, pauses: bool = False) -> Any:
             told.append("sends")
-            return super().send(calls, behind)
-
-        def collect(self, posted: Any) -> Any:
+            exchange = super().exchange(calls, behind, pauses=pauses)
+            if pauses:
+                yield next(exchange)
             told.append("reads")
-            return super().collect(posted)
+            yield from exchange
 
     monkeypatch.setattr(blocking, "Connections", Told)
     with closing(Queue("work", url=queue.url)) as another:

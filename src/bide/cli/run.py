@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     "-x",
     "--executor",
     type=click.Choice(EXECUTORS),
-    help="Executor: this process, child processes, or a process for each job.  "
-    "[default: auto]",
+    help="Executor: this process, child processes, or a process for each job.  [default: auto]",
 )
 @click.option(
     "-w",

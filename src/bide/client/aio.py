@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -19,14 +18,14 @@ from bide.client.execute import (
     RETRY_FOR,
     Answer,
     Call,
-    ClientState,
+    ClientCore,
     DeadlineExceeded,
     Entries,
     Route,
     Send,
     ToNode,
-    check_retry_for,
     execute,
+    first_error,
     is_late,
     pack,
     read_entries,
@@ -39,9 +38,7 @@ from bide.client.url import (
     REPLY_TIMEOUT,
     WAKE_WAIT,
     check_master,
-    hide_password,
     options,
-    resolve_url,
 )
 from bide.errors import BideError
 from bide.protocol.command import Command
@@ -56,7 +53,7 @@ MOST_SHARED: Final = 100
 """Maximum commands of callers that share a round trip, which bounds the size of a reply."""
 
 
-class AsyncClient:
+class AsyncClient(ClientCore):
     """Runs commands on one server, on a Cluster, or on the master of Sentinels."""
 
     def __init__(
@@ -67,16 +64,7 @@ class AsyncClient:
         reply_timeout: float = REPLY_TIMEOUT,
         clock: str = SERVER_CLOCK,
     ) -> None:
-        """Set up; nothing is sent before the first command. Arguments as for the blocking one."""
-        self.url = resolve_url(url)
-        self.where = hide_password(self.url)
-        self._clock = clock
-        self._state = ClientState(self.where, clock, check_retry_for(retry_for), reached=False)
-        self.answered = 0.0
-        """When the server last answered (`time.monotonic()`); 0 for never."""
-        self.answers = True
-        """Whether the last round trip came to its end, if there was one."""
-        self._reply_timeout = reply_timeout
+        super().__init__(url, retry_for, reply_timeout, clock)
         self.missed_scripts = 0
         """Number of times that a server lacked a script: it may have restarted."""
         self._routes = topology_for(self.url)
@@ -91,11 +79,7 @@ class AsyncClient:
 
     async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """Run commands in one round trip; raise the first error, after all have run."""
-        results = await self.attempt_many(commands)
-        for result in results:
-            if isinstance(result, BideError):
-                raise result
-        return results
+        return first_error(await self.attempt_many(commands))
 
     async def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
@@ -312,10 +296,8 @@ class AsyncClient:
             # The reply to a cancelled call is still to come: the connection cannot be reused.
             await connection.disconnect(nowait=True)
             raise
-        if not request.is_question:
-            self.answered = time.monotonic()
-            if not self._state.reached:
-                self._state = self._state._replace(reached=True)
+        if not (request.is_question or self._state.reached):
+            self._state = self._state._replace(reached=True)
         if opened.left:
             await connection.disconnect(nowait=True)
         else:

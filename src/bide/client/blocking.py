@@ -17,7 +17,7 @@ import select
 import socket
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import repeat
@@ -31,14 +31,14 @@ from bide.client.execute import (
     RETRY_FOR,
     Answer,
     Call,
-    ClientState,
+    ClientCore,
     DeadlineExceeded,
     Entries,
     Send,
     Sleep,
     Steps,
-    check_retry_for,
     execute,
+    first_error,
     is_late,
     pack,
     read_entries,
@@ -50,9 +50,7 @@ from bide.client.url import (
     GOODBYE,
     REPLY_TIMEOUT,
     check_master,
-    hide_password,
     options,
-    resolve_url,
 )
 from bide.errors import BideError
 from bide.protocol.command import Command
@@ -72,39 +70,6 @@ _poll: Final[Callable[[], Any] | None] = getattr(select, "poll", None)
 """None if it was removed, as libraries of green threads do."""
 
 
-class InFlightCalls:
-    """Calls that were sent; they own a connection until their replies are read.
-
-    If this object is lost, it is dropped, so its connection is neither reused nor left open. That
-    happens if a signal handler raises before the caller has a reference.
-    """
-
-    __slots__ = ("calls", "connection", "idle", "is_new", "owner", "size")
-
-    def __init__(
-        self, owner: Connections, connection: Any, calls: Sequence[Call], idle: list[Any]
-    ) -> None:
-        self.owner: Connections | None = owner
-        """None once its replies were read, or it was dropped."""
-        self.connection = connection
-        self.calls = calls
-        self.idle = idle
-        """The idle connections, to which the connection returns."""
-        self.size = 0
-        """Bytes."""
-        self.is_new = False
-        """Whether it is the connection's first use."""
-
-    def drop(self) -> None:
-        """Drop the replies and the connection."""
-        owner, self.owner = self.owner, None
-        if owner is not None:
-            owner._busy.pop(self.connection, None)
-            self.connection.disconnect()
-
-    __del__ = drop
-
-
 class Connections:
     """Connections to one node; safe to share by threads, and left to the parent by a fork."""
 
@@ -121,77 +86,59 @@ class Connections:
         self._to_sleep = 0
         """The number of next calls that do not spin."""
 
-    def round_trip(self, calls: Sequence[Call]) -> list[Any]:
-        """Send calls and read their replies, in which an error reply is an exception.
+    def exchange(
+        self, calls: Sequence[Call], behind: Any = None, *, pauses: bool = False
+    ) -> Generator[Any, None, None]:
+        """Send calls, and yield their replies, in which an error reply is an exception.
 
         Raises the library's `RedisError` or an `OSError` if the connection breaks.
-        """
-        in_flight = self.send(calls)
-        if in_flight.size <= SHORT and len(self._busy) == 1:
-            self._spin_wait(in_flight.connection._sock)
-        return self.collect(in_flight)
 
-    def send(self, calls: Sequence[Call], behind: InFlightCalls | None = None) -> InFlightCalls:
-        """Send calls; the caller must collect or drop their replies. Raises as `round_trip`.
+        If it `pauses`, it yields the connection before it reads. If it is closed or lost then, so
+        is the connection, whose replies may still arrive.
 
-        With `behind`, the calls use the connection of those earlier calls, so the server runs them
-        later. If that connection has broken, nothing is sent.
+        Calls that are sent `behind` others use their connection, so the server runs them later. If
+        that connection has broken, nothing is sent.
         """
         if os.getpid() != self._pid:
             self._begin()
         idle, busy = self._idle, self._busy
-        if behind is not None:
-            connection, idle = behind.connection, behind.idle
-            if connection not in busy:  # as in `collect`
-                raise redis.ConnectionError("the connection broke")
-        else:
-            connection = idle.pop() if idle else self._make()
-        in_flight = InFlightCalls(self, connection, calls, idle)
+        if behind is not None and behind not in busy:
+            raise redis.ConnectionError("the connection broke")
+        connection = (idle.pop() if idle else self._make()) if behind is None else behind
+        is_new = False
         try:
             busy[connection] = busy.get(connection, 0) + 1
             if connection._sock is None:
                 connection.connect()
-                in_flight.is_new = True
+                is_new = True
             packed = pack(calls)
-            in_flight.size = len(packed)
             connection.send_packed_command([packed], check_health=False)
-        except BaseException as error:
-            self._broke(in_flight, error)
-            raise
-        return in_flight
-
-    def collect(self, in_flight: InFlightCalls) -> list[Any]:
-        """Read the replies to sent calls, in the order of sending; raises as `round_trip`."""
-        connection = in_flight.connection
-        if os.getpid() != self._pid:
-            self._begin()
-        if connection not in self._busy:  # it broke, or belongs to the parent process
-            raise redis.ConnectionError("the connection broke")
-        try:
+            if pauses:
+                yield connection
+                if os.getpid() != self._pid or connection not in busy:
+                    raise redis.ConnectionError("the connection broke, or is the parent's")
+            elif len(packed) <= SHORT and len(busy) == 1:
+                self._spin_wait(connection._sock)
             replies: list[Any] = []
-            for _ in in_flight.calls:
+            for _ in calls:
                 try:
                     replies.append(connection.read_response())
                 except redis.ResponseError as error:
                     replies.append(unwrapped(error))
+            left = busy.pop(connection) - 1
+            if left:
+                busy[connection] = left
+            elif idle is self._idle:
+                idle.append(connection)
+            else:  # `close` was called meanwhile
+                connection.disconnect()
         except BaseException as error:
-            self._broke(in_flight, error)
-            raise
-        in_flight.owner = None
-        left = self._busy.pop(connection) - 1
-        if left:
-            self._busy[connection] = left
-        elif in_flight.idle is self._idle:
-            in_flight.idle.append(connection)
-        else:  # `close` was called meanwhile
+            busy.pop(connection, None)
             connection.disconnect()
-        return replies
-
-    def _broke(self, in_flight: InFlightCalls, error: BaseException) -> None:
-        # Whatever the error is, replies may still arrive: the connection cannot be reused.
-        in_flight.drop()
-        if in_flight.is_new and isinstance(error, redis.ConnectionError):
-            self._ask_why()
+            if is_new and isinstance(error, redis.ConnectionError):
+                self._ask_why()
+            raise
+        yield replies
 
     def _spin_wait(self, opened: socket.socket) -> None:
         """Wait for a reply without sleeping, for up to `WATCH` seconds.
@@ -243,7 +190,7 @@ class Connections:
             shut(connection)
 
 
-class Client:
+class Client(ClientCore):
     """Runs commands on one server, on a Cluster, or on the master of Sentinels."""
 
     def __init__(
@@ -254,25 +201,7 @@ class Client:
         reply_timeout: float = REPLY_TIMEOUT,
         clock: str = SERVER_CLOCK,
     ) -> None:
-        """Set up; nothing is sent before the first command.
-
-        Args:
-            url: the server, in a form of `bide.client.url`. Without it, bide takes `$BIDE_URL`,
-                then the local default.
-            retry_for: seconds for which a broken round trip is retried, 0 to 10.
-            reply_timeout: seconds to wait for one reply.
-            clock: the clock that the scripts are built for (tests have one that can be moved).
-
-        Raises:
-            UsageError: the URL is not of a form that bide takes.
-        """
-        self.url = resolve_url(url)
-        self.where = hide_password(self.url)
-        self._clock = clock
-        self._state = ClientState(self.where, clock, check_retry_for(retry_for), reached=False)
-        self.answers = True
-        """Whether the last round trip succeeded, if there was one."""
-        self._reply_timeout = reply_timeout
+        super().__init__(url, retry_for, reply_timeout, clock)
         self._routes = topology_for(self.url)
         self._nodes: dict[str, redis.Redis] = {}
         self._connections: dict[str, Connections] = {}
@@ -294,11 +223,7 @@ class Client:
 
     def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """Run commands in one round trip; raise the first error, after all have run."""
-        results = self.attempt_many(commands)
-        for result in results:
-            if isinstance(result, BideError):
-                raise result
-        return results
+        return first_error(self.attempt_many(commands))
 
     def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
@@ -306,6 +231,22 @@ class Client:
             return []
         steps = execute(commands, self._state)
         return self._go_on(steps, next(steps))
+
+    def _go_on(self, steps: Steps, step: Send | Sleep) -> list[Any]:
+        """Run this step of `execute` and all that follow; return the result."""
+        only = self._routes.only
+        try:
+            while True:
+                if not isinstance(step, Send):
+                    time.sleep(step.seconds)
+                    step = next(steps)
+                elif only is None:
+                    delivery = self._routes.deliver(step.calls, step.routes)
+                    step = steps.send(self._drive(delivery, step.until))
+                else:
+                    step = steps.send(self._talk(NodeRequest(only, step.calls), step.until))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
     def begin(
         self, commands: Sequence[Command[Any]], behind: InFlight | None = None
@@ -360,22 +301,6 @@ class Client:
             found = self._nodes.setdefault(node, made)
         return found
 
-    def _go_on(self, steps: Steps, step: Send | Sleep) -> list[Any]:
-        """Run this step of `execute` and all that follow; return the result."""
-        only = self._routes.only
-        try:
-            while True:
-                if not isinstance(step, Send):
-                    time.sleep(step.seconds)
-                    step = next(steps)
-                elif only is None:
-                    delivery = self._routes.deliver(step.calls, step.routes)
-                    step = steps.send(self._drive(delivery, step.until))
-                else:
-                    step = steps.send(self._talk(NodeRequest(only, step.calls), step.until))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
     def _drive(self, steps: Delivery | Finding | Surveying, until: float | None = None) -> Any:
         """Make the round trips of the topology until a deadline; return the result."""
         try:
@@ -399,27 +324,11 @@ class Client:
             return DeadlineExceeded()
         try:
             connections = self._connections.get(request.node) or self._to(request.node)
-            replies = connections.round_trip(request.calls)
+            replies: list[Any] = next(connections.exchange(request.calls))
         except (redis.RedisError, OSError) as error:
             return self._broken(request, error)
         if not (self.answers and self._state.reached):
             self._note_answer(request)
-        return replies
-
-    def _post(self, trip: NodeRequest, behind: InFlightCalls | None) -> InFlightCalls | Exception:
-        try:
-            return self._to(trip.node).send(trip.calls, behind)
-        except (redis.RedisError, OSError) as error:
-            return self._broken(trip, error)
-
-    def _collect(self, request: NodeRequest, in_flight: InFlightCalls | Exception) -> Answer:
-        if isinstance(in_flight, Exception):
-            return in_flight
-        try:
-            replies = self._to(request.node).collect(in_flight)
-        except (redis.RedisError, OSError) as error:
-            return self._broken(request, error)
-        self._note_answer(request)
         return replies
 
     def _to(self, node: str) -> Connections:
@@ -454,31 +363,36 @@ class InFlight:
     ) -> None:
         self._client = client
         self._steps = execute(commands, client._state)
-        self.is_smooth = False
-        """Whether it has ended without a retry or another call."""
         first = next(self._steps)
         assert isinstance(first, Send)
         self._request = NodeRequest(node, first.calls)
-        before = behind._in_flight if behind is not None and behind._client is client else None
-        assert not isinstance(before, Exception)
-        self._in_flight: InFlightCalls | Exception | None = None
-        self._in_flight = client._post(self._request, before)
+        self.is_smooth = False
+        """Whether it has ended without a retry or another call."""
+        self._connection: Any = None
+        self._error: Exception | None = None
+        before = behind._connection if behind is not None and behind._client is client else None
+        try:
+            self._trip = client._to(node).exchange(first.calls, before, pauses=True)
+            self._connection = next(self._trip)
+        except (redis.RedisError, OSError) as error:
+            self._error = client._broken(self._request, error)
 
     @property
     def is_well(self) -> bool:
         """Whether sending raised no error."""
-        return not isinstance(self._in_flight, Exception)
+        return self._error is None
 
     def end(self) -> list[Any]:
-        """Read the replies, and retry if necessary; returns as `Client.attempt_many`.
-
-        Raises:
-            BideError: as for `Client.attempt_many`.
-        """
-        in_flight, self._in_flight = self._in_flight, None
-        assert in_flight is not None, "it ends once"
+        """Read the replies, and retry if necessary; returns as `Client.attempt_many`."""
+        answer: Answer
         try:
-            step = self._steps.send(self._client._collect(self._request, in_flight))
+            answer = self._error or next(self._trip)
+        except (redis.RedisError, OSError) as error:
+            answer = self._client._broken(self._request, error)
+        if not isinstance(answer, Exception):
+            self._client._note_answer(self._request)
+        try:
+            step = self._steps.send(answer)
         except StopIteration as end:
             self.is_smooth = True
             return end.value  # type: ignore[no-any-return]
@@ -486,9 +400,7 @@ class InFlight:
 
     def drop(self) -> None:
         """Drop the replies, unless they were read; whether the commands ran stays unknown."""
-        in_flight, self._in_flight = self._in_flight, None
-        if isinstance(in_flight, InFlightCalls):
-            in_flight.drop()
+        self._trip.close()
 
 
 def _close(connections: dict[str, Connections], nodes: dict[str, redis.Redis]) -> None:

@@ -31,6 +31,7 @@ import hiredis
 from redis import exceptions as lib
 
 from bide.client.errors import is_transient, map_error, unavailable
+from bide.client.url import hide_password, resolve_url
 from bide.errors import (
     BideError,
     DurabilityTimeout,
@@ -151,6 +152,36 @@ class ClientState(NamedTuple):
     """Seconds."""
     reached: bool
     """Whether this client has had an answer from its server before."""
+
+
+class ClientCore:
+    """What blocking and awaited clients share: their settings, and whether the server answers."""
+
+    def __init__(self, url: str | None, retry_for: float, reply_timeout: float, clock: str) -> None:
+        """Set up; nothing is sent before the first command.
+
+        Args:
+            url: the server, in a form of `bide.client.url`. Without it, bide takes `$BIDE_URL`,
+                then the local default.
+            retry_for: seconds for which a broken round trip is retried, 0 to 10.
+            reply_timeout: seconds to wait for one reply.
+            clock: the clock that the scripts are built for (tests have one that can be moved).
+        """
+        self.url = resolve_url(url)
+        self.where = hide_password(self.url)
+        self.answers = True
+        """Whether the last round trip succeeded, if there was one."""
+        self._clock = clock
+        self._state = ClientState(self.where, clock, check_retry_for(retry_for), reached=False)
+        self._reply_timeout = reply_timeout
+
+
+def first_error(results: list[Any]) -> list[Any]:
+    """Return results, or raise the first error among them."""
+    for result in results:
+        if isinstance(result, BideError):
+            raise result
+    return results
 
 
 _confirm_of: Final[Callable[[Command[Any]], Kinds]] = attrgetter("confirm")

@@ -22,7 +22,7 @@ from bide.errors import (
     ServerUnavailable,
     UsageError,
 )
-from bide.model.constraints import Constraints, check_concurrency, has_dedup
+from bide.model.constraints import check_concurrency, has_dedup
 from bide.model.dedup import write_dedup
 from bide.model.durations import Duration, to_us
 from bide.model.events import Event, check_kinds
@@ -369,23 +369,8 @@ def leave_overridden() -> None:
             queue._leave(binding.made)
 
 
-def receipts_of(replies: Sequence[Receipt | BideError], jobs: Sequence[Prepared]) -> list[Receipt]:
-    """Return the receipts of jobs, or raise the first error, with the ids that make a retry safe.
-
-    If a job was rejected, all others are added.
-    """
-    receipts: list[Receipt] = []
-    for reply in replies:
-        if isinstance(reply, BideError):
-            raise _retryable(reply, jobs)
-        receipts.append(reply)
-    for receipt, job in zip(receipts, jobs, strict=True):
-        if receipt.result == "rejected":
-            raise not_unique(receipt.id, repr(Constraints.read(job.constraints.encode()).key))
-    return receipts
-
-
-def _retryable(failed: BideError, jobs: Sequence[Prepared]) -> BideError:
+def retryable(failed: BideError, jobs: Sequence[Prepared]) -> BideError:
+    """Return the error of an enqueue, with the ids that make a retry safe."""
     error = copy(failed)
     if isinstance(error, ServerUnavailable | DurabilityTimeout):
         error.job_ids = tuple(job.id for job in jobs)

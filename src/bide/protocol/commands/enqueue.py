@@ -193,15 +193,12 @@ def enqueue(
                 Receipt(text(id), due_us, read_result(word), confirmed(job, kinds))
                 for job, (word, due_us, id) in zip(jobs, pieces(reply, 2, 3), strict=True)
             ]
-        return [
-            Receipt(
-                job.id,
-                due_us,
-                "created" if due_us else "duplicate",
-                confirmed(job, kinds) if kinds else "local",
-            )
-            for job, due_us in zip(jobs, islice(reply, 2, None), strict=True)
-        ]
+        receipts = []
+        for job, due_us in zip(jobs, islice(reply, 2, None), strict=True):
+            result: EnqueueResult = "created" if due_us else "duplicate"
+            is_confirmed = confirmed(job, kinds) if kinds else "local"
+            receipts.append(Receipt(job.id, due_us, result, is_confirmed))
+        return receipts
 
     confirm = kinds if jobs else ()
     if have_constraints:

@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from bide.client import blocking, config
 from bide.client.execute import RETRY_FOR
-from bide.errors import BideError, UsageError
-from bide.model.constraints import RunIf
+from bide.errors import BideError, DuplicateJob, UsageError
+from bide.model.constraints import Constraints, RunIf
 from bide.model.context import current_job
 from bide.model.dedup import Batch, DedupPolicy
 from bide.model.durations import Duration, to_us
@@ -46,8 +46,9 @@ from bide.queue.core import (
     checked_callback,
     checked_ids,
     chunks,
+    not_unique,
     options_only,
-    receipts_of,
+    retryable,
     settings_calls,
     signed,
 )
@@ -407,8 +408,22 @@ class Queue(threads.QueueSide):
     def _added(
         self, replies: Sequence[Receipt | BideError], jobs: Sequence[Prepared]
     ) -> list[Job[Any]]:
-        """Return the jobs that were added; raises as `receipts_of`."""
-        return [Job(self, r.id, receipt=r) for r in receipts_of(replies, jobs)]
+        """Return the jobs that were added, or raise the first error.
+
+        If a job was rejected, all others are added.
+        """
+        added: list[Job[Any]] = []
+        rejected: DuplicateJob | None = None
+        for reply, job in zip(replies, jobs, strict=False):
+            if isinstance(reply, BideError):
+                raise retryable(reply, jobs)
+            if reply.result == "rejected" and rejected is None:
+                key = Constraints.read(job.constraints.encode()).key
+                rejected = not_unique(reply.id, repr(key))
+            added.append(Job(self, reply.id, receipt=reply))
+        if rejected is not None:
+            raise rejected
+        return added
 
     def fetch(self, id: str) -> Job[Any]:
         """Return the job with this id, in its present state.
