@@ -13,7 +13,7 @@ from typing import Final
 import regions
 
 PAGE: Final = regions.DOCS / "examples.md"
-LANGUAGES: Final = {".py": "py", ".mjs": "javascript"}
+LANGUAGES: Final = {".go": "go", ".mjs": "javascript", ".py": "py"}
 
 
 def make(page: Path, words: str) -> str:

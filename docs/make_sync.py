@@ -45,7 +45,7 @@ SENTENCES: Final = {
     "A job; its properties have the values that `await job.refresh()` last read.": (
         "A job; its first property access reads it from the server, and `refresh` reads it again."
     ),
-    "for event loops; safe to share by tasks": "for blocking code; safe for threads",
+    "for event loops; safe for tasks": "for blocking code; safe for threads",
     "Read the job again; concurrent reads share round trips.": "Read the job again.",
     "Calls that start while another is in flight share the next round trip. ": "",
     "Jobs of an iterator are added in batches of a hundred.": (

@@ -1,6 +1,6 @@
 // Enqueues a job from Node, without a package: `node enqueue.mjs TASK [ARGUMENT]...`
 //
-// The script it calls stands beside it, as bide printed it once, and belongs into your repository:
+// The script that it calls is in a file that bide has printed once. Keep the file in your repository:
 //
 //     bide script enqueue --json -q mail > enqueue.json
 //
@@ -12,21 +12,21 @@ import { connect } from "node:net";
 
 const script = JSON.parse(readFileSync("enqueue.json", "utf8"));
 
-// Any text that no other job has; jobs due at one microsecond run in the order of their ids.
+// A text that no other job has. Jobs due at the same microsecond run in the order of their ids.
 const newId = () => `${Date.now().toString(36)}-${randomBytes(8).toString("hex")}`;
 
 async function enqueue(call, task, args, { id = newId(), when = "+0", priority = 5, ...rest } = {}) {
   const body = JSON.stringify({ task, args, ...rest }); // rest: timeout, retry, meta, …
-  const told = [script.keys.length, ...script.keys, id, when, priority, body];
-  const reply = await call("EVALSHA", script.sha, ...told).catch((error) => {
+  const words = [script.keys.length, ...script.keys, id, when, priority, body];
+  const reply = await call("EVALSHA", script.sha, ...words).catch((error) => {
     if (!error.message.startsWith("NOSCRIPT")) throw error;
-    return call("EVAL", script.text, ...told); // from now on the server knows it
+    return call("EVAL", script.text, ...words); // after this, the server knows it
   });
-  const isNew = reply[2] > 0; // else there was a job of this id, which is left as it is
+  const isNew = reply[2] > 0; // otherwise a job had this id, and is unchanged
   return { id, isNew, due: isNew ? new Date(reply[2] / 1000) : null };
 }
 
-// The rest is a client for the one command: RESP over a socket, a call at a time.
+// The rest is a client for one call at a time: RESP over a socket, without AUTH and SELECT.
 function open(url) {
   const { protocol, pathname, hostname, port } = new URL(url);
   const socket = connect(protocol === "unix:" ? pathname : { host: hostname, port: port || 6379 });
@@ -35,9 +35,9 @@ function open(url) {
     const sent = parts.flatMap((part) => [`$${part.length}\r\n`, part, "\r\n"]);
     let got = "";
     socket.removeAllListeners().on("error", reject).on("data", (data) => {
-      const lines = (got += data).split("\r\n"); // what is answered here is ASCII
+      const lines = (got += data).split("\r\n"); // these replies are ASCII
       const next = () => {
-        if (lines.length < 2) throw new RangeError("there is more to come");
+        if (lines.length < 2) throw new RangeError("the reply is incomplete");
         return lines.shift();
       };
       const read = () => {

@@ -49,21 +49,21 @@ OLDEST = (6, 2)
 
 
 class ServerNotFound(BideError):
-    """There is no Valkey or Redis server on this machine that could be started."""
+    """This machine has no Valkey or Redis server that bide can start."""
 
 
 def find_server() -> str:
-    """Find a server: ``$BIDE_SERVER``, else one on ``PATH``, else the one in the wheel.
+    """Find a server program: ``$BIDE_SERVER``, otherwise on ``PATH``, otherwise in the wheel.
 
-    On ``PATH`` it looks for ``valkey-server``, then ``redis-server``, and passes over one that is
-    too old. A ``$BIDE_SERVER`` (a path, or a name on ``PATH``) that cannot be used is an error,
-    never a reason to take another.
+    On ``PATH`` it looks for ``valkey-server``, then ``redis-server``, and ignores a server that is
+    too old. If ``$BIDE_SERVER`` (a path, or a name on ``PATH``) cannot be used, that is an error,
+    and no other server is used.
 
     Returns:
         The path of the server's program.
 
     Raises:
-        ServerNotFound: There is none; the message says how to get one.
+        ServerNotFound: There is no server; the message says how to get one.
     """
     if chosen := os.environ.get("BIDE_SERVER"):
         found = shutil.which(chosen)
@@ -153,18 +153,18 @@ class ServerError(BideError):
 
 
 class Server:
-    """A running server and the directory it lives in; start one with `Server.start`.
+    """A running server and its directory; start one with `Server.start`.
 
-    A child that this process forks does not own the server: there, `stop`, `kill` and the end of a
-    ``with`` block do nothing.
+    A child that this process forks does not own the server: in the child, `stop`, `kill` and the
+    end of a ``with`` block do nothing.
 
     Attributes:
-        url: The address, as redis-py's ``from_url`` takes it; the same after `restart`.
-        pid: The server's process id; another after `restart`.
+        url: The URL, as redis-py's ``from_url`` takes it; `restart` keeps it.
+        pid: The server's process id; `restart` changes it.
         binary: The path of the server's program.
         flavour: ``"valkey"`` or ``"redis"``.
         version: The server's version, as ``"9.1.2"``.
-        directory: Where the server keeps its log, and its data with ``persist``.
+        directory: The directory of the server's log and, with ``persist``, of its data.
     """
 
     url: str
@@ -183,18 +183,18 @@ class Server:
         """Start a server and wait until it answers.
 
         Args:
-            directory: The directory of the server's files; created if needed, and kept. None: a
-                temporary one, removed with the server.
-            persist: Keep the data in ``directory`` (an append-only file), to be found there by
-                `restart` or by a later start.
+            directory: The directory of the server's files, created if needed, and kept. None: a
+                temporary directory, removed with the server.
+            persist: Keep the data in ``directory`` (an append-only file), for `restart` and for a
+                later start.
             tcp: Listen on a free port of 127.0.0.1, not on a unix socket.
             binary: The server's program; None: what `find_server` finds.
             extra: More options, as on the server's command line:
                 ``("--maxmemory", "10mb")``.
 
         Raises:
-            ServerNotFound: There is no server to start, or ``binary`` is none.
-            ServerError: It did not start, or ``directory`` belongs to another that runs.
+            ServerNotFound: There is no server to start, or ``binary`` is no server.
+            ServerError: The server did not start, or another running server uses ``directory``.
         """
         path = None if directory is None else Path(directory)
         return cls(path, persist, tcp, binary or find_server(), extra)
@@ -242,10 +242,7 @@ class Server:
             raise
 
     def stop(self) -> None:
-        """End the server for good and remove what was temporary.
-
-        A server that has ended already is fine: stopping twice does nothing.
-        """
+        """Stop the server for good, and remove its temporary directory; repeating has no effect."""
         if os.getpid() != self._owner:
             return
         self._end()
@@ -254,18 +251,18 @@ class Server:
         _live.discard(self)
 
     def kill(self) -> None:
-        """Kill the server (SIGKILL), as a crash would; `restart` brings it back, `stop` tidies."""
+        """Kill the server (SIGKILL), as in a crash; `restart` starts it again, `stop` cleans up."""
         if os.getpid() == self._owner:
             self._end(kill=True)
 
     def restart(self) -> None:
         """Start the server again, at the same address and in the same directory.
 
-        It is stopped first if it still runs. What it held is there again only with ``persist``.
+        A running server is stopped first. The data is kept only with ``persist``.
 
         Raises:
-            ServerError: It did not start, or this process does not own it, or it was stopped and
-                what was temporary is gone.
+            ServerError: The server did not start, this process does not own it, or it was stopped
+                and its temporary directory is gone.
         """
         if os.getpid() != self._owner:
             raise ServerError("only the process that started a server can restart it")

@@ -6,21 +6,21 @@ from typing import Any
 
 
 class BideError(Exception):
-    """The root of all errors of this library.
+    """The base of all errors of bide.
 
-    `left`, where `enqueue_many` was given an iterator: the jobs that it gave and that were not
-    added, as far as that is known. To enqueue them again is safe.
+    If `enqueue_many` was given an iterator, `left` has the jobs that may not have been added. To
+    enqueue them again is safe.
     """
 
     left: tuple[Any, ...] = ()
 
 
 class UsageError(BideError, ValueError):
-    """An argument that is invalid: a naive datetime, a negative timeout, a bad name."""
+    """An argument is invalid: a naive datetime, a negative timeout, a bad name."""
 
 
 class PayloadError(BideError, TypeError):
-    """Arguments or a result that do not fit the queue's encoding, or are too large."""
+    """Arguments or a result do not fit the queue's encoding, or are too large."""
 
 
 class ResultDropped(PayloadError):
@@ -31,18 +31,18 @@ class ResultDropped(PayloadError):
 
 
 class BadSignature(PayloadError):
-    """A job, an item or a result that no key of this process's has signed as it is.
+    """The signature of a job, an item or a result is missing, or matches no key of this process.
 
-    Seen as a job's error, and where a pickled result is read.
+    It is a job's error, and is raised by reading a pickled result.
     """
 
 
 class PayloadTooNew(PayloadError):
-    """A job that says that only a newer bide can run it; a worker leaves it to a newer one."""
+    """A job needs a newer bide; an older worker leaves it to a newer worker."""
 
 
 class TaskNotFound(BideError, LookupError):
-    """A task name that this process does not serve, or that does not lead to a function."""
+    """A task has a name that this process does not serve, or that is the name of no function."""
 
 
 class ServerUnavailable(BideError, ConnectionError):
@@ -55,31 +55,31 @@ class ServerUnavailable(BideError, ConnectionError):
 
 
 class DurabilityTimeout(BideError):
-    """The durability asked for was not confirmed in time; the jobs may exist, and may yet be lost.
+    """The requested durability was not confirmed in time; the jobs may exist, and may yet be lost.
 
-    `job_ids` are those of the jobs that were being enqueued: repeating with them is safe.
+    `job_ids` has the ids of the jobs that were being enqueued: repeating with these ids is safe.
     """
 
     job_ids: tuple[str, ...] = ()
 
 
 class DurabilityUnavailable(BideError):
-    """The server cannot give the durability asked for; nothing was added."""
+    """The server cannot give the requested durability; nothing was added."""
 
 
 class ServerFull(BideError):
-    """The server has reached its `maxmemory`; what the call would have added was refused."""
+    """The server has reached its `maxmemory`, and refused to add the jobs."""
 
 
 class ServerReadOnly(BideError):
     """The server cannot write to its disk, and refuses each change until it can.
 
-    Workers wait until that is over.
+    Workers wait until the server can write again.
     """
 
 
 class ClientTooOld(BideError):
-    """The queue was laid out by a newer bide than this one; nothing of it was touched."""
+    """The queue has the schema of a newer bide; this bide has changed nothing."""
 
 
 class AccessDenied(BideError, PermissionError):
@@ -97,9 +97,9 @@ class ScriptBug(BideError, AssertionError):
 class JobTimeout(BideError):
     """A job ran longer than its `timeout`.
 
-    It is no `TimeoutError`, because that is an `OSError`: code that passes over those, as much code
-    does around files and sockets, would pass over the end of its own time. To `Retry(on=...)` and
-    `never_on=` it is a `TimeoutError` too.
+    It is not a subclass of `TimeoutError`, which is an `OSError`: much code around files and
+    sockets catches `OSError`, and would ignore the time-out. In `Retry(on=...)` and `never_on=`,
+    `TimeoutError` includes it.
     """
 
 
@@ -112,26 +112,26 @@ class ScheduleNotFound(BideError, LookupError):
 
 
 class JobStateError(BideError):
-    """The verb does not apply to the state that the job is in; the message names the state."""
+    """The call is not possible in the present state of the job, which the message names."""
 
 
 class DuplicateJob(BideError):
-    """A job holds the key, and `on_conflict="reject"` was asked; `job_id` is that job's."""
+    """Another job, `job_id`, holds the key, and the call has `on_conflict="reject"`."""
 
     job_id: str | None = None
 
 
 class JobFailed(BideError):
-    """The job that was waited for has failed; `error` is its last error, as far as it is known."""
+    """A job that the caller waited for has failed; `error` is its last error, if it is known."""
 
     error: Any = None
 
 
 class JobCancelled(BideError):
-    """The job that was waited for was cancelled; or, raised in a job, the job ends as cancelled.
+    """A job that the caller waited for was cancelled; raised in a job, it cancels that job.
 
-    `job_id` is that of the job that was waited for. A job that waits for another and lets this
-    pass is not cancelled by it: that is an error like any other.
+    `job_id` is the id of the job that the caller waited for. If a job waits for another job and
+    does not catch this error, the waiting job fails; it is not cancelled.
     """
 
     job_id: str | None = None
@@ -142,4 +142,4 @@ class JobWaitTimeout(BideError, TimeoutError):
 
 
 class WorkerCrashed(BideError):
-    """A job's worker died or stopped under it too often; only ever seen as a job's error."""
+    """The worker of a job died or stopped too often while it ran; only used as a job's error."""

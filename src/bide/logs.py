@@ -128,10 +128,10 @@ def _escaped(value: object) -> object:
 
 
 class JobFilter(logging.Filter):
-    """Puts `job_id`, `attempt`, `task` and `queue` of the current job on every record.
+    """Adds `job_id`, `attempt`, `task` and `queue` of the current job to every record.
 
-    Set it on a handler, so that it sees the records of all loggers. A record that brings a field
-    itself keeps its own.
+    Set it on a handler, so that it sees the records of all loggers. If a record already has one of
+    these fields, its value stays.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -230,11 +230,12 @@ def setup(
     """Log everything to one stream, for a process that runs jobs; a later call replaces it.
 
     A module that a worker imports may set up logging, too. A format or a level that is given here
-    still applies then; if it is left out, the module decides.
+    still applies then. If it is left out, the module decides.
 
     Args:
         format: `text` (if it is left out), `kv` or `json`.
-        level: of bide's own loggers, INFO if it is left out; all others are shown from INFO on.
+        level: the level of bide's own loggers, INFO by default; other loggers are shown from INFO
+            on.
         stream: standard error by default; at a terminal, `text` has colours unless `$NO_COLOR`
             is set.
 

@@ -54,7 +54,8 @@ def test_the_page_shows_the_code_of_each_example() -> None:
     )
     assert done.returncode == 0, done.stderr
     page = (ROOT / "docs" / "examples.md").read_text("utf-8")
-    for example in (*EXAMPLES, ROOT / "examples" / "node" / "enqueue.mjs"):
+    others = (ROOT / "examples" / "node" / "enqueue.mjs", ROOT / "examples" / "go" / "enqueue.go")
+    for example in (*EXAMPLES, *others):
         assert f"<!-- generated: {example.relative_to(ROOT)} -->" in page
 
 

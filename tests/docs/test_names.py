@@ -80,6 +80,7 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/develop.md": ("node_modules", "shop.tasks"),
     "docs/howto/page.md": ("Host", "Forwarded", "Via", "Origin", "root_path", "card_number"),
     "docs/howto/production.md": ("bide supervisor orders", "WatchdogSec", "TimeoutStopSec"),
+    "docs/howto/producers.md": ("client.sendCommand", "client.Do", "enqueue.go"),
     "docs/howto/retry.md": ("my_function",),
     "docs/howto/timeouts.md": ("requests.get",),
     "docs/howto/sizing.md": ("used_memory", "vm.overcommit_memory", "jobs_per_s", "cpu_seconds"),

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,9 +27,11 @@ from tests.support.console import bide, error_of, said
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "wire.md").read_text("utf-8")
-MAILER = re.findall(r"```python\n(# mailer.py\n.*?)```", PAGE, flags=re.S)[0]
+GUIDE = (ROOT / "docs" / "howto" / "producers.md").read_text("utf-8")
+MAILER = re.findall(r"```python\n(# mailer.py\n.*?)```", GUIDE, flags=re.S)[0]
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
 needs_redis_cli = pytest.mark.skipif(
     shutil.which("redis-cli") is None, reason="redis-cli is not installed"
 )
@@ -115,12 +118,12 @@ def test_the_page_says_every_field_of_a_body() -> None:
     assert told == set(Body.__struct_fields__)
 
 
-# -- redis-cli and Node
+# -- redis-cli, Node and Go
 
 
 @needs_redis_cli
-def test_what_the_page_shows_with_redis_cli_is_so(home: Path, one_url: str, queue: Queue) -> None:
-    (block,) = re.findall(r"```console\n(\$ bide script enqueue >.*?)```", PAGE, flags=re.S)
+def test_what_the_guide_shows_with_redis_cli_is_so(home: Path, one_url: str, queue: Queue) -> None:
+    (block,) = re.findall(r"```console\n(\$ bide script enqueue >.*?)```", GUIDE, flags=re.S)
     commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
     shown = "".join(f"{line}\n" for line in block.splitlines() if not line.startswith("$ "))
     done = subprocess.run(
@@ -155,50 +158,73 @@ def _tools(home: Path, url: str) -> Path:
     return tools
 
 
+@pytest.fixture(scope="session")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program in Go, compiled once."""
+    program = tmp_path_factory.mktemp("go") / "enqueue"
+    source = ROOT / "examples" / "go" / "enqueue.go"
+    subprocess.run(["go", "build", "-o", program, source], check=True, timeout=300)
+    return program
+
+
+@pytest.fixture(
+    params=[pytest.param("node", marks=needs_node), pytest.param("go", marks=needs_go)],
+)
+def program(request: pytest.FixtureRequest) -> list[str]:
+    """The command line of a producer in another language."""
+    if request.param == "node":
+        return ["node", str(ROOT / "examples" / "node" / "enqueue.mjs")]
+    return [str(request.getfixturevalue("go_program"))]
+
+
 @pytest.mark.slow
-@needs_node
-def test_node_enqueues_without_a_package(
-    home: Path, one_url: str, direct: redis.Redis, queue: Queue
+def test_a_program_enqueues_without_a_package(
+    program: list[str], home: Path, one_url: str, direct: redis.Redis, queue: Queue
 ) -> None:
     (home / "enqueue.json").write_text(
         said(bide(home, "script", "enqueue", "--json", "-q", "mail"))
     )
     direct.script_flush()
-    told = [_node(home, one_url, "ann@example.org"), _node(home, one_url, "größe", "2")]
+    told = [
+        _produce(program, home, one_url, "ann@example.org"),
+        _produce(program, home, one_url, "größe <&>", "2"),
+    ]
     assert direct.script_exists(load("enqueue").sha) == [True], "the first call was an EVAL"
     work(home, one_url)
-    assert [queue.fetch(one["id"]).result for one in told] == [
-        "hello to ann@example.org",
-        "2 to größe",
-    ]
+    jobs = [queue.fetch(one["id"]) for one in told]
+    assert [job.result for job in jobs] == ["hello to ann@example.org", "2 to größe <&>"]
     assert all(one["isNew"] for one in told)
+    due = [datetime.fromisoformat(one["due"]) for one in told]
+    assert all(abs(job.due - at).total_seconds() < 0.001 for job, at in zip(jobs, due, strict=True))
 
 
 @pytest.mark.slow
-@needs_node
-def test_node_hears_what_the_server_refuses(home: Path, one_url: str) -> None:
+def test_a_program_reports_what_the_server_refuses(
+    program: list[str], home: Path, one_url: str
+) -> None:
     script = json.loads(said(bide(home, "script", "enqueue", "--json", "-q", "mail")))
     (home / "enqueue.json").write_text(
         json.dumps(script | {"text": "return redis.error_reply('no')", "sha": "0" * 40})
     )
-    with pytest.raises(AssertionError, match=r"Error: .*no"):
-        _node(home, one_url, "ann@example.org")
+    with pytest.raises(AssertionError, match=r"\bno\b"):
+        _produce(program, home, one_url, "ann@example.org")
 
 
 @pytest.mark.slow
-@needs_node
-def test_node_is_told_no_time_of_a_job_that_was_there_before(home: Path, one_url: str) -> None:
+def test_a_program_reports_no_due_time_of_a_job_that_existed(
+    program: list[str], home: Path, one_url: str
+) -> None:
     script = json.loads(said(bide(home, "script", "enqueue", "--json", "-q", "mail")))
     (home / "enqueue.json").write_text(
         json.dumps(script | {"text": "return {'ok', 1, 0}", "sha": "0" * 40})
     )
-    told = _node(home, one_url, "ann@example.org")
+    told = _produce(program, home, one_url, "ann@example.org")
     assert (told["isNew"], told["due"]) == (False, None)
 
 
-def _node(home: Path, url: str, *args: str) -> Any:
+def _produce(program: list[str], home: Path, url: str, *args: str) -> Any:
     done = subprocess.run(
-        ["node", str(ROOT / "examples" / "node" / "enqueue.mjs"), "send_email", *args],
+        [*program, "send_email", *args],
         cwd=home,
         env=os.environ | {"BIDE_URL": url},
         capture_output=True,

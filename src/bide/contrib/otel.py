@@ -102,23 +102,22 @@ _sending: ContextVar[Span | None] = ContextVar("_sending", default=None)
 
 
 class Tracing(Middleware):
-    """A span for each sending of jobs, and for each run, which links to where its job was made.
+    """A middleware that creates spans for enqueues and runs, linked to each other.
 
-    A failure that no run has raised has a span of its own: a time-out, arguments that do not fit.
+    `enqueue` creates a span. `prepare` creates a span too, and the span of `enqueue_many` links to
+    the spans of its jobs. Each run has a span that links to the span of its enqueue. A failure that
+    no run has raised, such as a time-out or arguments that do not fit, has a span of its own.
 
-    That is the sending itself of `enqueue`; a job that is prepared has a span for this, and
-    `enqueue_many` one that links to those of its jobs.
-
-    The context travels in the job's `meta`, as the process's propagators write it. Where nothing
-    is sampled or no SDK is set up, nothing travels.
+    The job's `meta` carries the context, as the process's propagators write it. Without an SDK, or
+    if nothing is sampled, it carries nothing.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
-        """Take a provider; by default the process's own, as of the first span."""
+        """Set the provider; by default the process's own, at the first span."""
         self._tracer = trace.get_tracer("bide", VERSION, tracer_provider)
 
     def enqueuing(self, queue: str, body: Body) -> Body:
-        """Have the body take along the context of its sending, or of a span of its own."""
+        """Add to the body the context of its enqueue, or of a span of its own."""
         carrier: dict[str, str] = {}
         span = _sending.get()
         if span is None:
@@ -134,7 +133,7 @@ class Tracing(Middleware):
 
     @contextmanager
     def sending(self, queue: str, jobs: Sequence[Prepared] | None) -> Iterator[None]:
-        """Make the span of a sending, which ends with what it raises."""
+        """Create the span of an enqueue, which records its error."""
         kind = SpanKind.PRODUCER if jobs is None else SpanKind.CLIENT
         links = [Link(origin) for origin in map(_made, (jobs or ())[:_LINKS]) if origin.is_valid]
         with self._span(kind, *of_sending(queue, jobs), links) as span:
@@ -146,12 +145,12 @@ class Tracing(Middleware):
 
     @contextmanager
     def running(self, job: CurrentJob) -> Iterator[None]:
-        """Make the span of a run, the root of a trace, with a link to the enqueue."""
+        """Create the span of a run, the root of a trace, with a link to the enqueue."""
         with self._root(job, SpanKind.CONSUMER, *of_run(job)):
             yield
 
     def failed(self, failure: FailedAttempt) -> None:
-        """Make a span of a failure that the span of the run does not show."""
+        """Create a span of a failure that the span of the run does not show."""
         if failure.raised:
             return
         with self._root(failure.job, SpanKind.CLIENT, *of_failure(failure.job)) as span:

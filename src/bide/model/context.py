@@ -71,17 +71,17 @@ class CurrentJob:
 
     @property
     def token(self) -> int:
-        """Grows with every claim of this job: for your own `WHERE token < ...`."""
+        """The fencing token, for your own `WHERE token < ...`: it grows with every claim."""
         return self._claimed.token
 
     @property
     def redelivered(self) -> bool:
-        """Whether a worker died or stopped during this attempt: it may be half done."""
+        """Whether a worker died or stopped during this attempt: the work may be half done."""
         return self._claimed.reclaims > 0
 
     @property
     def due(self) -> datetime:
-        """When the job was due, as an aware datetime; for a retry, when that was."""
+        """The due time of this run, as an aware datetime."""
         return from_us(self._claimed.due_us)
 
     @property
@@ -91,9 +91,9 @@ class CurrentJob:
 
     @property
     def schedule_time(self) -> datetime | None:
-        """The time of its schedule that this job is for, without jitter, however late it is run.
+        """The time of its schedule, without jitter, however late the job runs.
 
-        None for a job that was enqueued, or run now by hand.
+        None for a job that was enqueued, or that `run` created.
         """
         return time_of(self.id, self.schedule)
 
@@ -169,17 +169,17 @@ def within(job: CurrentJob) -> Iterator[None]:
 
 
 class RetryLater(BideError):
-    """Raised in a job: end this attempt, and run the job again later.
+    """Raise this in a job to end this attempt, and to run the job again later.
 
     It uses an attempt, so the job's `retry` policy limits the retries. A job without a policy is
     retried three times, as with `Retry()`.
     """
 
     def __init__(self, delay: Duration | None = None, message: str = "") -> None:
-        """Say when.
+        """Set the delay.
 
         Args:
-            delay: from now; None leaves it to the job's retry policy.
+            delay: from now; None for the delay of the job's retry policy.
             message: why, for the job's errors.
 
         Raises:
@@ -190,13 +190,13 @@ class RetryLater(BideError):
 
 
 class PauseQueue(BideError):
-    """Raised in a job: start no job of its queue for some time, then run this job again.
+    """Raise this in a job to start no job of its queue for some time, and then run this job again.
 
-    For example, because a service has answered that it is overloaded. It uses no attempt.
+    Use it, for example, if a service reports that it is overloaded. It uses no attempt.
     """
 
     def __init__(self, delay: Duration, message: str = "") -> None:
-        """Say for how long.
+        """Set the length of the pause.
 
         Args:
             delay: from now.
@@ -210,10 +210,10 @@ class PauseQueue(BideError):
 
 
 class Snooze(BideError):
-    """Raised in a job: run it again later, as if this run had not been. It uses no attempt."""
+    """Raise this in a job to run it again later, without using an attempt."""
 
     def __init__(self, delay: Duration | None = None, *, at: datetime | None = None) -> None:
-        """Say until when.
+        """Set the delay, or the moment.
 
         Args:
             delay: from now.
@@ -229,7 +229,7 @@ class Snooze(BideError):
 
 
 class Fail(BideError):
-    """Raised in a job: it has failed for good, whatever its retry policy says."""
+    """Raise this in a job to fail it for good, whatever its retry policy is."""
 
     def __init__(self, message: str = "The job said that it has failed.") -> None:
         super().__init__(message)

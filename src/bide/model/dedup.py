@@ -44,15 +44,15 @@ _LOOSE: Final = (
 
 
 class Unique(msgspec.Struct, frozen=True):
-    """While a job holds the key, others with the same key are not added.
+    """Add no second job with the same key while a job holds the key.
 
     Args:
         key: by default the task and all its arguments.
-        until: how long a job holds its key: until it has `"finished"` in any way, only until it has
-            `"started"`, or for a time from its enqueue.
-        on_conflict: what happens to a call that finds the key held: `"keep"` changes nothing;
-            `"replace"` gives the waiting job this call's arguments, options and due time;
-            `"reject"` raises `DuplicateJob`.
+        until: when the job releases its key: when it has `"finished"` in any way, when it has
+            `"started"`, or after a duration from its enqueue.
+        on_conflict: the effect of a call while another job holds the key. `"keep"` changes nothing.
+            `"replace"` gives the waiting job this call's arguments, options and due time.
+            `"reject"` raises `DuplicateJob`..
     """
 
     key: Key = None
@@ -76,7 +76,7 @@ class Unique(msgspec.Struct, frozen=True):
 
 
 class Debounce(msgspec.Struct, frozen=True):
-    """One job that waits until there was no call for a while; see `debounce`."""
+    """A debounce policy; see `debounce`."""
 
     quiet: Duration
     max_wait: Duration | None = None
@@ -93,7 +93,7 @@ class Debounce(msgspec.Struct, frozen=True):
 
 
 class Throttle(msgspec.Struct, frozen=True):
-    """A maximum of jobs per period, and a trailing job for further calls; see `throttle`."""
+    """A throttle policy; see `throttle`."""
 
     rate: str
     key: Key = None
@@ -123,7 +123,7 @@ class Throttle(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One job for the items of many calls; see `batch`."""
+    """A batch policy; see `batch`."""
 
     quiet: Duration
     max_wait: Duration | None = None
@@ -164,7 +164,7 @@ def debounce(quiet: Duration, *, max_wait: Duration | None = None, key: Key = No
 def throttle(rate: str, *, key: Key = None) -> Throttle:
     """Limit the number of runs per period; further calls share one run at the next free time.
 
-    That run has the arguments of the latest call, so the last call is never lost.
+    The shared run has the arguments of the latest call, so the last call is never lost.
 
     Args:
         rate: the maximum runs in any period of this length: `"1/10s"`, `"5/m"`.

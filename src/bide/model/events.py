@@ -32,12 +32,12 @@ _PROGRESS: Final = re.compile(rf"\[([0-9.eE+-]+),{_JSON_TEXT}")
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened in a queue."""
+    """An event of a queue."""
 
     id: str
     """Its position: `queue.events(after=event.id)` continues after it."""
     kind: str
-    """What happened: one of `bide.model.job.EVENTS`."""
+    """The kind of event: one of `bide.model.job.EVENTS`."""
     verb: str = ""
     """The cause, such as `claim`, `snooze` or `promote`."""
     at: datetime | None = None

@@ -30,7 +30,7 @@ _CRASHES: Final = ("WorkerCrashed", "bide.WorkerCrashed")
 
 
 class Attempt(NamedTuple):
-    """One run of a job that ended badly."""
+    """A run of a job that failed."""
 
     number: int
     """1 for the first; a crashed run does not count, so the next run has the same number."""

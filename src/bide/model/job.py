@@ -36,7 +36,7 @@ class State(StrEnum):
     ACTIVE = "active"
     """A worker runs it, under a lease."""
     COMPLETED = "completed"
-    """Ran to its end."""
+    """Has run successfully."""
     FAILED = "failed"
     """Is not run again: its attempts are used up, or it was refused."""
     CANCELLED = "cancelled"

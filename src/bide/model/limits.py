@@ -156,7 +156,7 @@ RESULT_BYTES: Final = 100_000_000
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How long a queue keeps finished jobs, set with `queue.configure(retention=...)`.
+    """The retention of finished jobs of a queue, set with `queue.configure(retention=...)`.
 
     Jobs that finished in the last 15 s are always kept, so that a call that is retried after a lost
     reply finds its own effect.

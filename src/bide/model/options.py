@@ -129,38 +129,41 @@ class _JobOptions(TypedDict, total=False):
     """Options of jobs, wherever they come from: a call, a task's decorator or a schedule."""
 
     priority: int | None
-    """0 to 9; 9 runs first; 5 by default."""
+    """0 to 9, where 9 runs first; 5 by default."""
     timeout: Duration | None
-    """How long the job may run; five minutes by default."""
+    """Maximum run time; five minutes by default."""
     retry: Retry | int | None
-    """What happens when it raises: `Retry(...)`, or a number of retries; 0 by default."""
+    """The retry policy: `Retry(...)`, or a number of retries; 0 by default."""
     retention: Duration | None
-    """How long the finished job is kept; by default as the queue is configured."""
+    """Time for which the finished job is kept; by default as the queue is configured."""
     on_crash: OnCrash | None
-    """Whether a job whose worker died under it is run again (`"rerun"`, the default) or fails."""
+    """If the worker dies: run the job again (`"rerun"`, the default), or let it fail (`"fail"`)."""
     expires: Duration | datetime | None
-    """When it is cancelled if it has not started: a time after its due time, or a moment."""
+    """When the job expires if it has not started: a duration after its due time, or a moment."""
     group: str | None
     """Jobs of one group run one at a time, in due order; groups take turns."""
     group_concurrency: int | None
-    """How many jobs of its group may run at once, instead of one; the latest job's holds."""
+    """Jobs of its group that may run at once, instead of one; the latest job's value applies."""
     unique: DedupPolicy | None
     """The dedup policy: `Unique`, or the result of `debounce`, `throttle` or `batch`."""
     on_success: Callable[..., Any] | str | None
-    """Called with the current job and its result, in the worker, once the job has completed."""
+    """A function or task that the worker calls with the job and its result when the job has
+    completed."""
     on_failure: Callable[..., Any] | str | None
-    """Called with the current job and its error, in the worker, once it has failed for good."""
+    """A function or task that the worker calls with the job and its error when the job has failed
+    for good."""
 
 
 class TaskOptions(_JobOptions, total=False):
     """Options of a task's decorator for all its jobs; a job's own options take precedence."""
 
     delay: Duration | None
-    """From now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`. A negative
-    delay has passed and means now."""
+    """Delay from now, on the server's clock: seconds, a `timedelta`, or text such as `"30m"`. A
+    negative delay means now."""
     durability: Durability | None
-    """What enqueueing waits for: `"local"` (the server's answer, the default), `"replica"` (one has
-    received the job) or `"fsync"` (it is in the server's append-only file, on its disk)."""
+    """The confirmation that an enqueue waits for. `"local"`: the server's answer (the default).
+    `"replica"`: a replica has received the job. `"fsync"`: the job is in the server's append-only
+    file, on its disk.."""
 
 
 class ScheduleOptions(_JobOptions, total=False):
@@ -174,22 +177,23 @@ class Options(TaskOptions, total=False):
     """The options of `enqueue_call`, `prepare` and `Task.options`; all of them have a default."""
 
     at: datetime | None
-    """An aware `datetime` instead of a delay; one that has passed means now."""
+    """An aware `datetime` instead of a delay; a moment in the past means now."""
     job_id: str | None
     """Your own id: while a job has it, enqueueing it again changes nothing."""
     description: str | None
-    """A line for people who look at the job: at most 500 characters; by default its call."""
+    """A description for people, at most 500 characters; by default the call."""
     depends_on: Parents | None
-    """Jobs that must have completed before: a job, an id, or a list of these. Its delay counts from
-    their end. If one fails, it is cancelled, unless `run_if` says otherwise."""
+    """Jobs that must complete first: a job, an id, or a list of these. The delay counts from their
+    end. If one of them fails, the job is cancelled, unless `run_if` is set."""
     run_if: RunIf | None
-    """How the jobs of `depends_on` must end for it to run; a job that is removed or expires counts
-    as cancelled.
+    """The condition on the jobs of `depends_on`; a job that is removed or expires counts as
+    cancelled.
 
-    - `"completed"` (the default): it runs once all have completed. If one fails or is cancelled, it
-      is cancelled.
-    - `"ended"`: it runs once all have ended in any way.
-    - `"failed"`: it runs as soon as one fails or is cancelled. If all complete, it is cancelled.
+    - `"completed"` (the default): the job runs once all have completed. If one fails or is
+      cancelled, the job is cancelled.
+    - `"ended"`: the job runs once all have ended in any way.
+    - `"failed"`: the job runs as soon as one fails or is cancelled. If all complete, the job is
+      cancelled.
     """
     meta: Mapping[str, Any] | None
     """Your own notes on the job: plain values, stored with it, never passed to the function."""
@@ -199,26 +203,27 @@ class GroupSettings(TypedDict, total=False):
     """Settings of `queue.group(name).configure`; other settings stay as they are."""
 
     concurrency: int | None
-    """How many of its jobs may run at once; None: as many as the latest asks for, or one."""
+    """Jobs of the group that may run at once; None: the value of the latest job, or one."""
     rate: str | None
-    """How many of its jobs may begin in which time, such as `"10/s"`; None: no limit."""
+    """Jobs of the group that may start per period, such as `"10/s"`; None: no limit."""
     burst: int | None
-    """How many of them may begin at once, after a quiet time; as of a queue by default."""
+    """Jobs of the group that may start at once after a quiet time; the default is that of a queue.
+    """
 
 
 class QueueSettings(TypedDict, total=False):
     """Settings of `queue.configure`; other settings stay as they are."""
 
     retention: Retention
-    """What the queue keeps of finished jobs."""
+    """The retention of finished jobs."""
     rate: str | None
-    """How many jobs may begin in which time, by the server's clock: `"100/s"`, `"5/10m"`; None for
-    no limit."""
+    """Jobs that may start per period, by the server's clock: `"100/s"`, `"5/10m"`; None for no
+    limit."""
     burst: int | None
-    """How many of these may begin at once after a quiet time; by default what comes in 10 ms at the
-    rate, and one at least."""
+    """Jobs that may start at once after a quiet time; by default as many as the rate allows in 10
+    ms, and at least one."""
     concurrency: int | None
-    """How many jobs may run at once, over all workers; None for no limit."""
+    """Jobs that may run at once, over all workers; None for no limit."""
 
 
 CONSTRAINTS: Final = frozenset(

@@ -41,7 +41,7 @@ _DEFAULTS: Final = (None, "exponential", _BASE, _CAP, None, (), ())
 
 @final
 class Retry:
-    """How often, how soon, and after which errors a job is run again."""
+    """A retry policy: how often, how soon, and after which errors a job runs again."""
 
     __slots__ = _FIELDS
 
@@ -70,20 +70,20 @@ class Retry:
         on: Errors = (),
         never_on: Errors = (),
     ) -> None:
-        """Make a policy.
+        """Create a policy.
 
         Args:
-            max: retries after the first attempt; 0 makes the first error final. Left out, it is 3,
-                or as many as `backoff` lists.
-            backoff: `"exponential"` doubles the ceiling each time and draws from 0 to it;
-                `"fixed"` waits `base` each time; a list has a delay for each retry, and its last
-                one repeats; a function of a module, `f(attempt, error)`, returns the delay, or
-                None to give up.
+            max: retries after the first attempt; 0 makes the first error final. The default is 3,
+                or the length of the list in `backoff`.
+            backoff: `"exponential"` doubles the ceiling each time, and waits a random time from 0
+                to the ceiling. `"fixed"` waits `base` each time. A list has a delay for each retry;
+                the last delay repeats. A function of a module, `f(attempt, error)`, returns the
+                delay, or None to give up..
             base: the first ceiling, or the fixed delay: seconds, a `timedelta` or text (`"1m"`).
-            cap: no ceiling grows past it.
-            max_time: no attempt is due later than this after the job was first due.
-            on: exceptions, or their names, after which the job is run again; none means all.
-            never_on: exceptions, or their names, which are final; they win over `on`.
+            cap: maximum of the ceiling.
+            max_time: maximum time from the first due time of the job to the due time of an attempt.
+            on: exceptions, or their names, after which the job runs again; none means all.
+            never_on: exceptions, or their names, which are final; they take precedence over `on`.
 
         Raises:
             UsageError: an argument is invalid.
@@ -137,18 +137,19 @@ class Retry:
         asked: bool = False,
         delay: float | None = None,
     ) -> float | None:
-        """Seconds until the next attempt, or None: this error is final.
+        """Return the seconds until the next attempt, or None if this error is final.
 
-        A backoff function that cannot be found, that raises, or that returns no duration is logged,
-        and the delay is drawn as for `"exponential"`: `max` still bounds the attempts.
+        If a backoff function cannot be found, raises, or returns no duration, the error is logged,
+        and the delay is the one of `"exponential"`. `max` still limits the attempts.
 
         Args:
             attempt: the attempt that raised; the first is 1.
             error: what it raised.
             elapsed: seconds since the job was first due.
-            resolve: finds the function that a stored name `module:function` leads to.
-            asked: the job asked for it: after whatever error, but `max` and `max_time` hold.
-            delay: seconds that the job asked for, instead of what `backoff` says.
+            resolve: finds the function of a stored name `module:function`.
+            asked: the job asked for the retry: it follows after any error, within `max` and
+                `max_time`.
+            delay: seconds that the job asked for, instead of those of `backoff`.
         """
         if attempt > self.max or not (asked or self._covers(error)):
             return None

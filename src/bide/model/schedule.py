@@ -260,7 +260,7 @@ _decoder: Final = msgspec.json.Decoder(Timing)
 
 
 class Schedule(NamedTuple):
-    """A schedule as the server has it."""
+    """A schedule, as it is stored on the server."""
 
     name: str
     task: str
@@ -269,12 +269,12 @@ class Schedule(NamedTuple):
     priority: int
     jitter_us: int
     missed: Missed
-    """What happens with times that passed while no worker was running."""
+    """The rule for times that passed while no worker was running."""
     paused: bool
     fired: int
-    """How many of its times have been fired."""
+    """Number of times that have fired."""
     last_us: int
-    """The time that was fired last; 0 for none."""
+    """The time that fired last; 0 for none."""
     times: tuple[int, ...]
     """What comes next, as far as the server knows it."""
     seen_us: int
@@ -300,7 +300,7 @@ class Schedule(NamedTuple):
 
     @property
     def at(self) -> tuple[datetime, ...]:
-        """Its moments, where it is a list of them."""
+        """Its moments, if it was given a list of moments."""
         return tuple(map(from_us, self.timing.at_us))
 
     @property
@@ -320,17 +320,17 @@ class Schedule(NamedTuple):
 
     @property
     def jitter(self) -> float:
-        """Seconds by which its jobs are due after its times, at most."""
+        """Maximum number of seconds by which a job is due after its time."""
         return self.jitter_us / 1e6
 
     @property
     def last(self) -> datetime | None:
-        """The time that was fired last."""
+        """The time that fired last."""
         return from_us(self.last_us) if self.last_us else None
 
     @property
     def next(self) -> datetime | None:
-        """The time that is fired next; None where it is paused or over."""
+        """The time that fires next; None if the schedule is paused or over."""
         return next(iter(self.upcoming(1)), None)
 
     @property
@@ -357,8 +357,8 @@ class Schedule(NamedTuple):
         """Return up to `count` of the next times; none if the schedule is paused.
 
         Raises:
-            UsageError: `count` is not a number from 1 to 1,000; or the expression or its time
-                zone cannot be read here.
+            UsageError: `count` is not a number from 1 to 1,000, or this machine cannot read the
+                expression or its time zone.
         """
         if not is_whole(count, 1, 1_000):
             raise UsageError(f"count must be a number from 1 to 1,000, not {count!r}.")

@@ -155,8 +155,8 @@ Step = Prepared | Iterable[Prepared]
 def chain(*steps: Step) -> list[Prepared]:
     """Chain jobs: each step depends on the step before it.
 
-    A step may be a list of jobs: they run concurrently, and the next step depends on all of them.
-    Dependencies that a job already has, and their options, stay as they were prepared.
+    A step may be a list of jobs: they run concurrently, and the next step depends on all of them. A
+    job keeps the dependencies and options with which it was prepared.
 
     Args:
         steps: prepared jobs, or lists of them.
@@ -188,11 +188,11 @@ def fan_in(
 
     Args:
         jobs: prepared jobs.
-        completed: runs once all of them have completed; if one fails or is cancelled, this job is
-            cancelled.
+        completed: runs once all of them have completed. If one fails or is cancelled, this job is
+            cancelled..
         ended: runs once all of them have ended in any way.
-        failed: runs as soon as one of them fails or is cancelled; if all complete, this job is
-            cancelled.
+        failed: runs as soon as one of them fails or is cancelled. If all complete, this job is
+            cancelled..
 
     Returns:
         All of them, for `enqueue_many` of the queue that has prepared them.

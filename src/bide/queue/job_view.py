@@ -89,7 +89,7 @@ class JobView(Generic[R]):
 
     @property
     def enqueue_result(self) -> EnqueueResult | None:
-        """After an enqueue: what it did. Otherwise None.
+        """After an enqueue: its effect. Otherwise None.
 
         - `"created"`: it added a job.
         - `"duplicate"`: a job has the id or holds the unique key; nothing was changed.
@@ -163,7 +163,7 @@ class JobView(Generic[R]):
 
     @property
     def schedule_time(self) -> datetime | None:
-        """The time of its schedule; None for a job that was enqueued, or run now by hand."""
+        """The time of its schedule; None for a job that was enqueued, or that `run` created."""
         return time_of(self.id, self.schedule)
 
     @property
@@ -178,7 +178,7 @@ class JobView(Generic[R]):
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The latest attempts that ended badly, oldest first: errors, and workers that died."""
+        """The latest failed attempts, oldest first: errors, and workers that died."""
         return self._seen().notes.attempts
 
     @property

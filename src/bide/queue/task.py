@@ -43,7 +43,7 @@ class TaskCall(Generic[P, R, Q]):
         return f"<{type(self).__name__} {name} on {self.queue.name}>"
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
-        """Make a job ready for `enqueue_many`."""
+        """Prepare a job for `enqueue_many`."""
         return self.queue.prepare(self._given or self.function, args, kwargs, **self._options)
 
     def _over(self, options: Options) -> Options:

@@ -215,8 +215,8 @@ class EventListener:
     def stop(self) -> None:
         """Stop listening; return when the running callback, if any, has returned.
 
-        Called from the callback of this or another listener, it does not wait: two callbacks that
-        stop each other would deadlock.
+        If a callback calls this, it does not wait, because two callbacks that stop each other would
+        deadlock.
         """
         self._begin_to_stop()
         if getattr(_calling, "back", False):

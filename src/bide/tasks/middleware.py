@@ -26,15 +26,15 @@ class FailedAttempt(NamedTuple):
     job: CurrentJob
     """The job, which is also the current one."""
     error: BaseException
-    """What the task raised; or `JobTimeout`, `PayloadError`, `TaskNotFound`, `WorkerCrashed`."""
+    """The error of the task, or `JobTimeout`, `PayloadError`, `TaskNotFound` or `WorkerCrashed`."""
     args: Sequence[Any] | None
     """The positional arguments as they were enqueued; None if they cannot be read."""
     kwargs: Mapping[str, Any] | None
     """The keyword arguments as they were enqueued; None if they cannot be read."""
     retry_in: float | None
-    """Seconds until the next attempt; None if there is none, because the job has failed."""
+    """Seconds until the next attempt; None if the job has failed."""
     raised: bool
-    """The error came out of the run itself, so `Middleware.running` has seen it."""
+    """Whether the run itself raised the error, so that `Middleware.running` has seen it."""
 
     @property
     def is_final(self) -> bool:
@@ -43,7 +43,7 @@ class FailedAttempt(NamedTuple):
 
 
 class Middleware:
-    """Four hooks; override what you need, and pass an instance to `bide.add_middleware`."""
+    """Four hooks around enqueues and runs; pass an instance to `bide.add_middleware`."""
 
     def enqueuing(self, queue: str, body: Body) -> Body:
         """Called in the producer for each job, before its arguments are encoded.
@@ -51,21 +51,22 @@ class Middleware:
         If it raises, the error reaches the caller, and nothing is enqueued.
 
         Returns:
-            The body, or another made from it: `msgspec.structs.replace(body, meta={...})`.
+            The body, or a changed copy: `msgspec.structs.replace(body, meta={...})`.
         """
         return body
 
     def sending(
         self, queue: str, jobs: Sequence[Prepared] | None
     ) -> AbstractContextManager[Any] | None:
-        """Called in the producer for each sending, which runs inside the returned context manager.
+        """Called in the producer for each send to the server, inside the returned context.
 
-        The context manager sees the error of the sending, and must not suppress it. Return None to
-        leave the sending alone.
+        The context manager sees the error of the send, and must not suppress it. Return None to add
+        no context.
 
         Args:
             queue: the queue of the jobs.
-            jobs: the jobs of `enqueue_many`; None for `enqueue`, whose job is prepared inside.
+            jobs: the jobs of `enqueue_many`; None for `enqueue`, which prepares its job inside the
+                context.
         """
         return None
 
@@ -74,7 +75,7 @@ class Middleware:
 
         The context manager sees the task's error, and may raise another. If it suppresses the
         error, the job completes. An async context manager is entered on the event loop, also if the
-        task is a plain function, which runs in a thread. Return None to leave the run alone.
+        task is a plain function, which runs in a thread. Return None to add no context.
         """
         return None
 
@@ -95,7 +96,7 @@ in_use: list[Middleware] = []
 
 
 def add_middleware(middleware: M) -> M:
-    """Use a middleware for all enqueues and runs of this process; the first is outermost.
+    """Add a middleware to all enqueues and runs of this process; the first one is outermost.
 
     Raises:
         UsageError: it is not a `Middleware`.

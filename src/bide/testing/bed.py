@@ -64,11 +64,11 @@ _opened: TestBed | None = None
 
 
 class TestBed(BedSchedules):
-    """While it is open, every queue of the process is on a server of the tests' own.
+    """While it is open, every queue of the process is on the tests' own server.
 
-    That holds for queues made before, also for those with a URL and a prefix of their own. The bed
-    has a prefix of its own, so each begins empty, and a clock that moves when the test says so, and
-    besides goes on as clocks do. Its methods may be called in blocking and in async tests alike.
+    This includes queues that were created before, also queues with their own URL and prefix. Each
+    bed has a prefix of its own, so it starts empty. Its clock advances as usual, and also when the
+    test moves it. Blocking and async tests may call its methods.
     """
 
     __test__ = False  # pytest takes classes named Test... for tests
@@ -110,21 +110,21 @@ class TestBed(BedSchedules):
     # -- the clock
 
     def now(self) -> datetime:
-        """What time it is on the bed's clock."""
+        """Return the time on the bed's clock."""
         self._check()
         return from_us(self._store.now_us())
 
     def advance(self, by: Duration) -> None:
         """Move the clock of all queues forward.
 
-        No job runs, but workers that wait notice. Schedules whose time has come make their jobs,
-        and jobs that have expired are cancelled, as when a worker claims.
+        No job runs, but waiting workers wake up. Schedules whose time has come create their jobs,
+        and expired jobs are cancelled, as when a worker claims.
 
         Args:
             by: `"30m"`, seconds, or a `timedelta`.
 
         Raises:
-            UsageError: it is not a duration; time does not run backward.
+            UsageError: it is not a duration, or is negative.
         """
         self._check()
         self._store.advance(to_us(by, "by"))
@@ -144,25 +144,25 @@ class TestBed(BedSchedules):
     ) -> list[JobSeen]:
         """Run all jobs that are due, also those that they enqueue, until none is left.
 
-        Jobs run one at a time, in the order in which they are due; plain functions in the calling
-        thread, coroutines in an event loop that lasts as long as this call. Resources are open
-        that long, too. Meanwhile the bed's clock stands still, so that a job takes no time: an
-        hour after an hour is two hours. Jobs that a limit or a pause holds back are not due.
+        Jobs run one at a time, in the order in which they are due: plain functions in the calling
+        thread, coroutines in an event loop of this call. Resources are open during the call.
+        Meanwhile the bed's clock stands still, so that a job takes no time: an hour after an hour
+        is two hours. Jobs that a limit or a pause holds back are not due.
 
         Args:
-            until: move the clock on as well, from one due time to the next, for this long or until
-                this moment; without it, what is delayed stays.
-            raise_failures: raise when a job has failed for good; else look at what is returned. A
+            until: also move the clock, from one due time to the next, for this duration or until
+                this moment. Without it, delayed jobs stay delayed..
+            raise_failures: raise if a job has failed for good. If False, check the returned jobs. A
                 job that will be retried has not failed.
-            limit: how many runs at most.
+            limit: maximum number of runs.
 
         Returns:
-            The jobs that ran, each as it was after its run; one that was retried, once a run.
+            The jobs that ran, each as it was after its run; a retried job once for each run.
 
         Raises:
-            JobFailed: a job has failed for good; what it raised is the cause. What had been run is
-                settled, the rest is still enqueued.
-            UsageError: an event loop runs in this thread; or there was more to do than the limit.
+            JobFailed: a job has failed for good; its error is the cause. Jobs that ran before have
+                their outcomes, the others are still enqueued.
+            UsageError: an event loop runs in this thread, or the limit was reached.
         """
         __tracebackhide__ = True
         if is_in_loop():
@@ -236,9 +236,10 @@ async def _run_all(work: Work, runner: Runner | AsyncRunner, raise_failures: boo
 
 
 def start() -> TestBed:
-    """A test bed, to be opened: `with bide.testing.start() as bed:`.
+    """Return a test bed, to be opened: `with bide.testing.start() as bed:`.
 
-    The first of a process starts the server, the same one for all, which ends with the process.
+    The first test bed of a process starts a server, which all test beds of the process share. The
+    server ends with the process.
 
     Raises:
         ServerNotFound: there is no server to start; the message says how to get one.
@@ -248,9 +249,9 @@ def start() -> TestBed:
 
 @contextmanager
 def isolated_registry() -> Iterator[None]:
-    """Forget at the end which tasks, schedules, resources and middlewares were registered inside.
+    """Remove at the end the tasks, schedules, resources and middlewares registered inside.
 
-    What had been registered before can be used inside, and is there again afterwards.
+    Earlier registrations can be used inside, and are restored at the end.
     """
     tasks, schedules = dict(_registered), dict(_declared)
     resources, middlewares = list(_resources), list(in_use)

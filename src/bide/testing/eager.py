@@ -201,9 +201,9 @@ _LEASE_US: Final = 1_000_000
 class Eager:
     """While it is open, every enqueue of the process runs its job before it returns.
 
-    Where no event loop runs, jobs run in the calling thread. An awaited enqueue awaits coroutines
-    where it is, and has a thread call plain functions, as a worker does. A blocking enqueue of a
-    coroutine's own runs its job in a thread meanwhile.
+    Without a running event loop, jobs run in the calling thread. An awaited enqueue awaits
+    coroutines in its own event loop, and calls plain functions in a thread, as a worker does. If a
+    coroutine calls a blocking enqueue, its job runs in a thread meanwhile.
     """
 
     def __init__(self, raise_failures: bool) -> None:
@@ -409,14 +409,14 @@ class Eager:
 
 
 def eager(*, raise_failures: bool = True) -> Eager:
-    """Run every job where it is enqueued: `with bide.testing.eager():`, or `async with`.
+    """Run each job inside its enqueue: `with bide.testing.eager():`, or `async with`.
 
     An error of the job reaches the caller of its enqueue. A job that raises `RetryLater`,
     `PauseQueue` or `Snooze` stays delayed, and does not run again.
 
     Args:
-        raise_failures: whether errors reach the caller. If not, the job has failed, and its `error`
-            says why.
+        raise_failures: whether errors reach the caller. If False, the job fails, and `error` has
+            its error.
     """
     return Eager(raise_failures)
 

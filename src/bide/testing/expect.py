@@ -33,7 +33,7 @@ from bide.tasks.task import Function, signature_of, with_owner
 
 
 class JobSeen(JobView[Any]):
-    """A job as it was when the test bed looked: `status`, `args`, `result`, `error` and so on."""
+    """A job as it was when the test bed read it: `status`, `args`, `result`, `error` and so on."""
 
     queue: str
     """The queue's name."""
@@ -44,7 +44,7 @@ class JobSeen(JobView[Any]):
         super().__init__(seal.keys.queue or "", snapshot.id, snapshot=snapshot)
         self._queue_seal = seal
         self.exception: Final = exception
-        """What the run that this tells of raised; None where it returned, or has not been."""
+        """The exception of the run; None if the run returned, or has not happened."""
 
     @property
     def _seal(self) -> Seal:
@@ -68,11 +68,11 @@ class JobSeen(JobView[Any]):
 
     @property
     def awaits(self) -> int:
-        """How many jobs a blocked job waits for."""
+        """Number of jobs that a blocked job waits for."""
         return self._seen().awaits
 
     def failure(self) -> JobFailed:
-        """The error for a job that has failed."""
+        """Return the error for a job that has failed."""
         error = self.error
         what = f": {error.type}: {error.message}" if error else "."
         failed = JobFailed(f"{self.call} failed, in attempt {self.attempt}{what}")
@@ -304,7 +304,7 @@ class Looking:
 
     def __init__(self, prefix: str, client: blocking.Client, store: Store) -> None:
         self.prefix: Final = prefix
-        """What all keys begin with."""
+        """The prefix of all keys."""
         self._client = client
         self._store = store
         self._opened_at = 0.0
@@ -313,21 +313,21 @@ class Looking:
         raise NotImplementedError
 
     def enqueued(self, task: GivenTask | None = None) -> list[JobSeen]:
-        """The jobs that have not finished: blocked, delayed, waiting and active ones.
+        """Return the jobs that have not finished: blocked, delayed, waiting and active jobs.
 
-        They are in the order in which they are due. Blocked jobs, whose due time depends on other
-        jobs, are the last.
+        They are in the order in which they are due. Blocked jobs are the last, because their due
+        time depends on other jobs.
 
         Args:
-            task: only the jobs of this task, given as to `enqueue`; or a task of Django.
+            task: only the jobs of this task, as `enqueue` takes it, or of a task of Django.
         """
         return [job for job in self._jobs(task, _ON_THE_WAY) if job.status not in FINISHED]
 
     def jobs(self, task: GivenTask | None = None) -> list[JobSeen]:
-        """The jobs of every state, also those that have finished, in the order of `enqueued`.
+        """Return the jobs of every state, also finished jobs, in the order of `enqueued`.
 
         Args:
-            task: only the jobs of this task, given as to `enqueue`; or a task of Django.
+            task: only the jobs of this task, as `enqueue` takes it, or of a task of Django.
         """
         return self._jobs(task, (*_ON_THE_WAY, *sorted(FINISHED)))
 
@@ -343,25 +343,25 @@ class Looking:
         count: int | None = None,
         **kwargs: Any,
     ) -> JobSeen:
-        """Assert that there is such a job, and it has not finished.
+        """Assert that such a job exists and has not finished; return it.
 
         Args:
-            task: the task, given as to `enqueue`; or a task of Django.
-            args: its arguments; with none at all, any arguments do.
-            delay: how long from now it is due, on the bed's clock. A blocked job counts as due
-                when it would be due if it stopped being blocked now.
+            task: the task, as `enqueue` takes it, or a task of Django.
+            args: its arguments; without any, all arguments match.
+            delay: the time until it is due, on the bed's clock. For a blocked job: the time until
+                it would be due if its parents ended now.
             at: when it is due.
-            within: how far off the due time may be. The time that the test has taken so far is
-                allowed for.
+            within: the tolerance of the due time. The time that the test has taken so far is added.
             queue: the queue, or its name.
-            count: how many such jobs there must be; without it, at least one.
+            count: the number of such jobs; by default at least one.
             kwargs: its arguments by name.
 
         Returns:
-            The job; of several, the one that is due first.
+            The job; if there are several, the job that is due first.
 
         Raises:
-            AssertionError: there is none, or not so many; the message lists all jobs.
+            AssertionError: there is no such job, or another number of them; the message lists all
+                jobs.
             UsageError: no such job can exist.
         """
         __tracebackhide__ = True
@@ -389,10 +389,10 @@ class Looking:
         queue: Queue | AsyncQueue | str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Assert that there is no such job, or it has finished; arguments as `assert_enqueued`.
+        """Assert that no such job exists, or that it has finished; arguments as `assert_enqueued`.
 
         Raises:
-            AssertionError: there is one; the message says its state and lists all jobs.
+            AssertionError: there is such a job; the message says its state and lists all jobs.
             UsageError: no such job can exist.
         """
         __tracebackhide__ = True

@@ -81,7 +81,7 @@ class BedSchedules(Looking):
                 that this process has imported.
 
         Returns:
-            The schedules, by their names.
+            The schedules, sorted by name.
 
         Raises:
             UsageError: a task has no declared schedule, or no schedule is declared at all.
@@ -107,9 +107,9 @@ class BedSchedules(Looking):
         return self._set(wanted)
 
     def schedules(self, task: Function | str | None = None) -> list[Schedule]:
-        """The schedules that are stored, and those that decorators declare, by their names.
+        """Return the stored schedules and the schedules that decorators declare, sorted by name.
 
-        A schedule that is declared and not set is shown as it would be if it were set now.
+        A schedule that is declared and not set is returned as if it were set now.
 
         Args:
             task: only the schedules of this task.
@@ -133,21 +133,22 @@ class BedSchedules(Looking):
         """Assert that a schedule of a task is stored, or that a decorator declares one.
 
         Args:
-            task: the task, given as to `enqueue`.
-            args: the arguments of its jobs; with neither `args` nor `kwargs`, any arguments do.
+            task: the task, as `enqueue` takes it.
+            args: the arguments of its jobs; without `args` and `kwargs`, all arguments match.
             kwargs: the arguments by name.
             cron: the expression.
-            tz: the time zone of the expression; without it, any.
+            tz: the time zone of the expression; by default all time zones match.
             every: the interval.
             at: the moments.
             name: the schedule's name.
             queue: the queue, or its name.
 
         Returns:
-            The schedule: `upcoming()` says when it fires. Of several, the first by name.
+            The schedule; `upcoming()` returns its next times. If there are several, the first by
+            name.
 
         Raises:
-            AssertionError: there is none; the message lists all schedules.
+            AssertionError: there is no such schedule; the message lists all schedules.
             UsageError: no such schedule can exist.
         """
         __tracebackhide__ = True
@@ -173,7 +174,7 @@ class BedSchedules(Looking):
         """Assert that there is no such schedule; arguments as for `assert_scheduled`.
 
         Raises:
-            AssertionError: there is one; the message lists all schedules.
+            AssertionError: there is such a schedule; the message lists all schedules.
             UsageError: no such schedule can exist.
         """
         __tracebackhide__ = True

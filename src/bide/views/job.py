@@ -258,10 +258,10 @@ _HOLDERS: Final = (ModuleType, type)
 
 
 def mask_secrets(task: str, kind: str, value: Any) -> Any:
-    """What holds unless told otherwise: values whose name sounds like a secret's are hidden.
+    """Hide values whose name looks like the name of a secret: the default mask.
 
-    Arguments by position have the names of the task's parameters, where this process has its
-    function already; nothing is imported for it.
+    A positional argument has the name of the task's parameter, if this process has imported the
+    function; nothing is imported for this.
     """
     if kind == "args" and isinstance(value, list | tuple):
         takes = _signature(task)

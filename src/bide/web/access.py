@@ -40,7 +40,7 @@ SHORTEST_TOKEN: Final = 16
 
 
 class Role(StrEnum):
-    """What the sender of a request may do."""
+    """The permissions of the sender of a request."""
 
     VIEWER = "viewer"
     """Look."""

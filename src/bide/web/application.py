@@ -93,23 +93,24 @@ def app(
     local_role: Role | str | None = None,
     mask: Mask = mask_secrets,
 ) -> Starlette:
-    """Make the page, to be served or to be mounted in another application.
+    """Create the dashboard, an ASGI application that you serve or mount in another application.
 
     Args:
         url: the URL of the server; default as for `Queue`.
         prefix: the prefix of all keys; default as for `Queue`.
-        queues: the queues that are shown; default all.
-        viewer_token: the token to look, 16 characters or more; default
-            `$BIDE_WEB_VIEWER_TOKEN`.
-        operator_token: the token to change things too; default `$BIDE_WEB_OPERATOR_TOKEN`.
-        authorize: decides instead of tokens, for a host application with users of its own: from a
-            Starlette request to `"viewer"`, `"operator"` or None; a coroutine function is awaited.
-        local_role: the role of requests from this machine, if there is no token and no
-            `authorize`. For development, and for a page that no proxy forwards to.
-        mask: returns what is shown of a payload; default `mask_secrets`.
+        queues: the queues that the dashboard shows; default all.
+        viewer_token: the token of viewers, 16 characters or more; default `$BIDE_WEB_VIEWER_TOKEN`.
+        operator_token: the token of operators, who also change things; default
+            `$BIDE_WEB_OPERATOR_TOKEN`.
+        authorize: a function that decides instead of tokens, for an application with users of its
+            own. It takes a Starlette request, and returns `"viewer"`, `"operator"` or None. It may
+            be a coroutine function..
+        local_role: the role of requests from this machine, if there is no token and no `authorize`.
+            For development, and for a dashboard that is behind no proxy.
+        mask: the function that masks payloads; default `mask_secrets`.
 
     Raises:
-        UsageError: an argument is invalid, or no argument says who may look.
+        UsageError: an argument is invalid, or no argument gives a role to anybody.
     """
     if authorize is None and viewer_token is None and operator_token is None:
         viewer_token = os.environ.get(VARIABLES[Role.VIEWER])

@@ -107,7 +107,7 @@ _SHORTEST_LEASE_US: Final = 300_000
 
 
 class Worker:
-    """Runs the jobs of some queues until it is stopped."""
+    """Runs the jobs of queues until it is stopped."""
 
     def __init__(
         self,
@@ -131,18 +131,17 @@ class Worker:
         """Check the arguments and import `modules`; nothing is sent to the server yet.
 
         Args:
-            queues: one or more queues; `strategy` decides from which queue the next job is taken.
-                By default the queues in `modules` and the queues of their tasks, otherwise
-                `default`.
+            queues: one or more queues; `strategy` decides from which queue the next job comes. By
+                default the queues in `modules` and the queues of their tasks, otherwise `default`.
             url: the server; by default the server of the queues, otherwise `$BIDE_URL`.
             prefix: prefix of the keys; by default the prefix of the queues, otherwise
                 `$BIDE_PREFIX`, otherwise `bide`.
             modules: modules to import and serve. Functions of other modules run only if a decorator
                 registered them.
-            strategy: `"strict"` takes from a queue only when nothing is due in the queues before
-                it. `"fair"` takes as many jobs from each queue, while it has work. A mapping such
-                as `{"high": 6, "low": 1}` gives each queue a weight, a whole number: its share of
-                the jobs taken while it has work. A queue does not catch up for the time that it was
+            strategy: `"strict"` claims from a queue only when nothing is due in the queues before
+                it. `"fair"` claims as many jobs from each queue that has work. A mapping such as
+                `{"high": 6, "low": 1}` gives each queue a weight, a whole number: its share of the
+                claimed jobs while it has work. A queue does not catch up for the time that it was
                 empty.
             concurrency: jobs at the same time; by default 100, or with processes the number of
                 processors.
@@ -238,12 +237,12 @@ class Worker:
             How many jobs this worker executed.
 
         Raises:
-            ServerUnavailable: in a burst, the server could not be reached at the start; or it can
-                never be reached by this URL, for instance because its certificate is not trusted.
-                Otherwise the worker logs the error and waits for the server.
-            UsageError: one of the queues is a delay queue, which holds data; or its server would
-                drop jobs when its memory is full; or this thread already runs an event loop. In
-                that event loop, use `await worker.arun()`.
+            ServerUnavailable: in a burst, the server could not be reached at the start. Or waiting
+                cannot help, for instance because its certificate is not trusted. Otherwise the
+                worker logs the error and waits for the server.
+            UsageError: one of the queues is a delay queue, which holds data. Or the server would
+                drop jobs when its memory is full. Or this thread already runs an event loop: use
+                `await worker.arun()` there.
             ClientTooOld: a newer bide has changed the layout of one of the queues.
         """
         lifespan.check_none_runs()

@@ -39,11 +39,13 @@ _OPTIONS: Final = ("url", "prefix", "on_commit", *_TASK_OPTIONS)
 
 
 class Backend(_Base):  # type: ignore[misc]
-    """`TASKS = {"default": {"BACKEND": "bide.contrib.django.Backend", "OPTIONS": {...}}}`.
+    """A backend of Django's tasks.
 
-    Options: `url` and `prefix` as of `bide.Queue`; `on_commit`: whether an enqueue waits for the
-    commit of the transaction it is in (True), or which database's (its alias); and for all tasks
-    `retry`, `timeout`, `retention`, `expires`, `on_crash`, `durability`, as of `@queue.task`.
+    `TASKS = {"default": {"BACKEND": "bide.contrib.django.Backend", "OPTIONS": {...}}}`.
+
+    The options `url` and `prefix` are those of `bide.Queue`. With `on_commit`, an enqueue waits for
+    the commit of its transaction: True, or the alias of a database. The options `retry`, `timeout`,
+    `retention`, `expires`, `on_crash` and `durability` are those of `@queue.task`, for all tasks.
     """
 
     supports_defer = True

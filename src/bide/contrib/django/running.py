@@ -311,10 +311,10 @@ class OnCommit(Generic[P]):
         A delay counts from the moment of sending.
 
         Returns:
-            The job's id, by which it can be fetched after it was sent.
+            The job's id; `queue.fetch(id)` finds the job after it was sent.
 
         Raises:
-            PayloadError: an argument cannot be stored, or is not what the task takes.
+            PayloadError: an argument cannot be stored, or does not fit the task.
             UsageError: an option is invalid.
         """
         prepared = self._call.prepare(*args, **kwargs)
@@ -323,7 +323,7 @@ class OnCommit(Generic[P]):
 
 
 def on_commit(call: BlockingCall[P, Any], *, using: str | None = None) -> OnCommit[P]:
-    """A task, or one with options, whose jobs are enqueued when the transaction is committed.
+    """Return a task whose jobs are enqueued when the transaction is committed.
 
     `on_commit(remind.later("3d")).enqueue(order.id)`
 

@@ -29,15 +29,15 @@ _YEAR_2200: Final = 7_258_118_400
 class DelayQueue(rq.Queue):
     """An `rq.Queue` whose jobs may be delayed; a `Timer` moves them when they are due.
 
-    `enqueue` and `enqueue_call` take `delay=`, and with it every option of RQ, which then means
-    what it means without: `ttl` counts from the move, `at_front` holds at the move, and with
-    `depends_on` the delay counts from when the dependencies are met. Without a delay, they are
-    RQ's own. So is all the rest: `enqueue_at` and `enqueue_in` are for RQ's own scheduler.
+    `enqueue` and `enqueue_call` take `delay=` beside every option of RQ. `ttl` then counts from the
+    move, `at_front` applies at the move, and with `depends_on` the delay counts from the end of the
+    dependencies. Without a delay, these methods are RQ's own, like all other methods. `enqueue_at`
+    and `enqueue_in` are for RQ's own scheduler.
     """
 
     delay_key: str
-    """The sorted set of delayed jobs: job id by due time, in seconds since the epoch. By default
-    `rq:delay_queue:<name>`; a class or an instance may set another."""
+    """The key of the sorted set of delayed jobs: job ids by due time, in seconds since the epoch.
+    By default `rq:delay_queue:<name>`; a class or an instance may set another key."""
 
     _delay_us = 0
 
@@ -75,7 +75,7 @@ class DelayQueue(rq.Queue):
     def enqueue_call(
         self, func: Any, *args: Any, delay: Duration | None = None, **kwargs: Any
     ) -> Job:
-        """Enqueue a call whose arguments stand in `args` and `kwargs`; with `delay`, for later.
+        """Enqueue a call with its arguments in `args` and `kwargs`; with `delay`, for later.
 
         Raises:
             UsageError: the delay is invalid.
@@ -89,7 +89,7 @@ class DelayQueue(rq.Queue):
         at_front: bool = False,
         unique: bool = False,
     ) -> Job:
-        """Enqueue a job that was made by `create_job`, as RQ does; all enqueues come by here."""
+        """Enqueue a job that `create_job` has created, as RQ does; every enqueue calls this."""
         if not self._delay_us:
             return super().enqueue_job(job, pipeline=pipeline, at_front=at_front, unique=unique)
         if unique and not job._id:
@@ -102,13 +102,13 @@ class DelayQueue(rq.Queue):
         return self._delay(job, "in", self._delay_us, pipeline, at_front, unique)
 
     def enqueue_delay_job(self, job: Job, ts: float, pipeline: Pipeline | None = None) -> Job:
-        """Delay a job until a moment. Jobs that it depends on are not looked at.
+        """Delay a job until a moment, without regard to the jobs that it depends on.
 
         Args:
-            job: made by `create_job`, or one that has run.
-            ts: seconds since the epoch, with fractions, on the server's clock; what is past is due
-                at once.
-            pipeline: to which this is added, instead of being sent.
+            job: a job of `create_job`, or a job that has run.
+            ts: seconds since the epoch, with fractions, on the server's clock; a moment in the past
+                is due at once.
+            pipeline: a pipeline to which the commands are added, instead of being sent.
 
         Raises:
             UsageError: it is not a number of seconds between the years 1970 and 2200.
@@ -116,11 +116,11 @@ class DelayQueue(rq.Queue):
         return self._delay(job, "at", _ts_to_us(ts), pipeline, False, False)
 
     def delayed_jobs(self, offset: int = 0, length: int = -1) -> list[Job]:
-        """The jobs that are delayed, earliest first.
+        """Return the delayed jobs, earliest first.
 
         Args:
-            offset: how many to pass over.
-            length: how many to look at; -1 for all.
+            offset: number of jobs to skip.
+            length: number of jobs to read; -1 for all.
         """
         end = offset + length - 1 if length >= 0 else -1
         if length == 0:
@@ -142,14 +142,14 @@ class DelayQueue(rq.Queue):
         ]
 
     def delayed_until(self, job: Job | str) -> datetime | None:
-        """When a delayed job is due, in UTC; None if it is not delayed."""
+        """Return when a delayed job is due, in UTC; None if it is not delayed."""
         score = self.connection.zscore(self._keys.delayed, _id(job))
         return None if score is None else datetime.fromtimestamp(score, UTC)
 
     def cancel_delayed(self, job: Job | str) -> bool:
         """Cancel a job, only if it is still delayed; its status is then RQ's `canceled`.
 
-        RQ's own `job.cancel()` does the same, and cancels also what has been moved.
+        RQ's own `job.cancel()` does the same, and also cancels a job that was moved already.
 
         Returns:
             Whether it was delayed.
@@ -174,7 +174,7 @@ class DelayQueue(rq.Queue):
             job: the job, or its id.
             delay: from now: seconds, a `timedelta`, or text such as `"1h30m"`; a negative delay
                 means now.
-            at: a moment, as a `datetime` with a time zone; one that has passed means now.
+            at: a moment, as a `datetime` with a time zone; a moment in the past means now.
 
         Returns:
             Whether the job was still delayed; if not, nothing has changed.
@@ -197,9 +197,10 @@ class DelayQueue(rq.Queue):
         )
 
     def fetch_job(self, job_id: str) -> Job | None:
-        """The job of this id, if it is this queue's; also while it waits for other jobs.
+        """Return the job with this id, if it belongs to this queue; also a job that is deferred.
 
-        Its `origin` is then the gate's, as on the server, so that to save it changes nothing.
+        While it waits, its `origin` is that of the gate, as on the server, so that saving it
+        changes nothing.
         """
         job = super().fetch_job(job_id)
         if job is None:

@@ -399,7 +399,7 @@ class ListenerThread(threading.Thread):
 
 
 class Timer:
-    """Moves the delayed jobs of some queues when they are due. Any number may work at once."""
+    """Moves the delayed jobs of queues when they are due; several may serve the same queues."""
 
     def __init__(
         self,
@@ -408,15 +408,15 @@ class Timer:
         connection: redis.Redis | None = None,
         name: str | None = None,
     ) -> None:
-        """Set up; nothing is sent before `work`.
+        """Create a Timer; nothing is sent before `work`.
 
         Args:
             queues: one or more, as objects or names.
-            connection: RQ's; by default that of the first queue that is an object.
-            name: what logs call it; by default host and process id.
+            connection: RQ's connection; by default that of the first queue that is an object.
+            name: the Timer's name in logs; by default host and process id.
 
         Raises:
-            UsageError: there is no queue, or no connection, or it is to a cluster.
+            UsageError: there is no queue or no connection, or the connection is to a cluster.
         """
         given = [queues] if isinstance(queues, str | rq.Queue) else list(queues)
         if not given:
@@ -443,7 +443,7 @@ class Timer:
     def work(self, burst: bool = False) -> int:
         """Move jobs when they are due, until SIGINT or SIGTERM; with `burst`, what is due now.
 
-        A server that goes away is waited for.
+        If the server is unreachable, the Timer waits for it.
 
         Returns:
             How many jobs this Timer moved.
@@ -478,7 +478,7 @@ class Timer:
         return self._moved
 
     def stop(self) -> None:
-        """Ask it to stop, as a signal would. Any thread may call, also before `work`."""
+        """Stop the Timer, as a signal would. Any thread may call this, also before `work`."""
         self._stopping = True
         self._woken.put(None)
 

@@ -106,7 +106,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     If an option is None, the task's default applies, then bide's. Reading checks the bounds of all
     values, because other programs may write a body to the server: a number or a field that no
-    producer of bide writes is refused.
+    producer of bide writes is invalid.
     """
 
     task: _Name
@@ -130,9 +130,9 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     codec: Codec = "json"
     """How the arguments, and later the result, are encoded."""
     schedule: str | None = None
-    """The schedule that makes jobs of this body: its name, before the `@` in their ids."""
+    """The name of the schedule that creates jobs with this body."""
     needs: Annotated[int, msgspec.Meta(ge=1)] = 1
-    """The form that a worker must understand to run it: above 1 only in newer releases."""
+    """The form that a worker must understand to run the job: above 1 only in newer releases."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as it is stored: plain text, never an exception that a reader would rebuild."""
+    """An error as it is stored: plain text, from which no exception is rebuilt."""
 
     type: str
     message: str

@@ -73,7 +73,7 @@ class Prepared(NamedTuple):
     body: bytes
     """Task, arguments and options, encoded and signed."""
     durability: Durability = "local"
-    """What the enqueue waits for."""
+    """The confirmation that the enqueue waits for."""
     constraints: str = ""
     """Expiry, group, retention and deduplication, as `bide.model.constraints` writes them."""
     parents: tuple[str, ...] = ()

@@ -271,7 +271,7 @@ MAX_UPCOMING: Final = 500
 
 
 class QueueStats(NamedTuple):
-    """How many jobs are in each state, and the queue's running totals."""
+    """The number of jobs in each state, and the totals of the queue."""
 
     now_us: int
     delayed: int
@@ -286,22 +286,22 @@ class QueueStats(NamedTuple):
     idle_workers: int
     paused: bool
     totals: dict[str, int]
-    """Since the queue was first used: completed, failed, cancelled, of these expired, retried,
-    reclaimed."""
+    """Totals since the queue was first used: completed, failed, cancelled (expired among them),
+    retried, reclaimed."""
     gap_us: int
-    """The last jump of the server's clock, or stretch in which no worker claimed; 0 for none."""
+    """The last jump of the server's clock, or time in which no worker claimed; 0 for none."""
     retention: Retention
-    """What the queue keeps of finished jobs."""
+    """The retention of finished jobs."""
     is_data: bool = False
     """Whether it is a delay queue: it holds data, and no worker serves it."""
     schema: int = 1
-    """What a program must know to touch it."""
+    """The schema of the stored data; an older program refuses a newer schema."""
     schedules: int = 0
-    """How many schedules it has."""
+    """Number of schedules."""
     next_fire_us: int = 0
-    """When the first of them fires next; 0 where none will."""
+    """When the next schedule fires, in microseconds since 1970; 0 if there is none."""
     limits: Limits = Limits()
-    """How many jobs may begin and run, and whether that holds any back now."""
+    """The limits, and whether a limit holds back a job now."""
 
     @property
     def now(self) -> datetime:
@@ -310,12 +310,12 @@ class QueueStats(NamedTuple):
 
     @property
     def next_due(self) -> datetime | None:
-        """When the earliest job that has not been taken is due; None where there is none."""
+        """The due time of the next job that no worker has claimed; None if there is none."""
         return from_us(self.next_due_us) if self.next_due_us else None
 
     @property
     def gap(self) -> float:
-        """`gap_us` in seconds; negative where the clock was set back."""
+        """`gap_us` in seconds; negative if the clock was set back."""
         return self.gap_us / 1e6
 
 

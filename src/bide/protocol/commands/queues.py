@@ -86,7 +86,7 @@ class WorkerReport(msgspec.Struct, frozen=True):
 
 
 class WorkerInfo(NamedTuple):
-    """A worker, and how long ago (seconds) it last gave a sign of life."""
+    """A worker, and the seconds since its last sign of life."""
 
     name: str
     ago: float
@@ -94,10 +94,10 @@ class WorkerInfo(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """Whether that is less than 15 seconds ago.
+        """Whether the last sign of life is less than 15 seconds ago.
 
-        A worker sends a heartbeat every 10 seconds; to renew the lease of a job is a sign of life
-        too. A worker that is not alive is listed as long as it holds a job under a lease.
+        A worker sends a heartbeat every 10 seconds; the renewal of a job's lease is a sign of life
+        too. A dead worker is listed as long as it holds a job under a lease.
         """
         return self.ago <= ALIVE
 
@@ -298,23 +298,23 @@ UNSET: Final = 0
 
 
 class GroupCounts(NamedTuple):
-    """How things stand in a group."""
+    """The number of jobs in a group by state, and the group's settings."""
 
     name: str
     delayed: int
     waiting: int
     active: int
     priority: int
-    """Of the whole group: that of the job that was enqueued last."""
+    """Priority of the whole group: that of the job that was enqueued last."""
     concurrency: int
     """How many of its jobs may run at once."""
     is_configured: bool
-    """Whether that was configured; else it is what its jobs asked for, or 1."""
+    """Whether `concurrency` was configured; otherwise it comes from the latest job, or is 1."""
     paused: bool
     rate: str | None = None
-    """How many may begin in which time, such as `"10/s"`; None for no limit."""
+    """Jobs that may start per period, such as `"10/s"`; None for no limit."""
     burst: int | None = None
-    """How many of them may begin at once, after a quiet time; None without a rate."""
+    """Jobs that may start at once after a quiet time; None without a rate."""
 
 
 class Page(NamedTuple):
@@ -356,7 +356,7 @@ def configure(
 
 
 def counts(keys: Keys, name: str) -> Command[GroupCounts]:
-    """How things stand in a group.
+    """The number of jobs in a group by state, and the group's settings.
 
     Raises:
         UsageError: nothing can have that name.

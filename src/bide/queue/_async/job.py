@@ -93,7 +93,7 @@ class AsyncJob(JobView[R]):
         return explain(Read(self.queue.name, snapshot, counts, workers))
 
     async def cancel(self, running: bool = True) -> bool:
-        """Cancel the job before it runs; ask a running job to stop; see `Queue.cancel`."""
+        """Cancel the job before it runs, or ask a running job to stop; see `Queue.cancel`."""
         self._snapshot = None
         return await self.queue.cancel(self.id, running)
 

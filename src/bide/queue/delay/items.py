@@ -56,7 +56,7 @@ class ItemInfo(NamedTuple):
     attempt: int
     """Number of deliveries that count as attempts."""
     error: ErrorInfo | None
-    """Why it was last returned to the queue, or has failed, if that is known."""
+    """The error of its last return to the queue, or of its failure, if it is known."""
 
     @classmethod
     def read(cls, snapshot: Snapshot | None) -> ItemInfo | None:

@@ -62,10 +62,10 @@ log = Log("bide.queue.delay")
 
 
 class AsyncDelayQueue(loops.AsyncDelayQueueSide):
-    """A queue of data that come out when they are due, for event loops; safe to share by tasks.
+    """A queue of data that consumers take when they are due, for event loops; safe for tasks.
 
-    Items come out in due order; items that are due at the same instant, in the order of their
-    pushes. No two consumers receive the same item, unless a consumer held it with `take` for
+    Consumers receive items in due order; items that are due at the same instant, in the order of
+    their pushes. No two consumers receive the same item, unless a consumer held it with `take` for
     longer than its lease.
     """
 
@@ -200,8 +200,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
 
         Use an `async with item:` block for each item. At its end the item is acked. After an
         exception the item returns to the queue, which counts as an attempt. (Without the block, the
-        loop cannot tell an exception from its end, and returns items as if they had not been
-        taken.) If you go past an item without an answer, a warning is logged. The item comes again
+        loop cannot distinguish an exception from its end, and returns items without using an
+        attempt.) If you skip an item without an answer, a warning is logged. The item comes again
         after a delay that grows, and this counts as an attempt.
 
         Args as for `take`. If `num` is above 1, that many items are taken together, and all their
@@ -220,7 +220,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         return counts.delayed + counts.waiting
 
     async def peek(self, num: int = 10, *, within: Duration | None = None) -> list[ItemInfo]:
-        """Return the items that come out next, in that order, without taking them.
+        """Return the next items, in the order in which consumers receive them, without taking them.
 
         Args:
             num: maximum number of items, up to 500.
@@ -251,8 +251,9 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         """Remove items that no consumer holds, failed items too.
 
         Returns:
-            For each item `ok`, also if it was removed before; `active` if a consumer holds it, so
-            that it was not removed; `completed` if it was taken recently; or `gone`.
+            For each item a word. `ok`: it was removed, now or before. `active`: a consumer holds
+            it, so it was not removed. `completed`: it was taken recently. `gone`: it does not
+            exist.
         """
         keys, ids = self._binding.keys, checked_ids(ids)
         cancels = [job_commands.cancel(keys, some, running=False) for some in chunks(ids)]
