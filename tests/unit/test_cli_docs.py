@@ -68,8 +68,8 @@ def test_every_variable_and_setting_is_described() -> None:
     (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S)
     keys = set(re.findall(r"^([\w-]+) = ", toml, flags=re.M))
     assert keys == {
-        *config.readers_of(config.Settings),
-        *config.readers_of(config.WorkerSettings),
+        *config.keys_of(config.Settings),
+        *config.keys_of(config.WorkerSettings),
     } - {"worker"}
 
 

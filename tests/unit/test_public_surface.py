@@ -44,8 +44,8 @@ def surface() -> str:
         "names of bide": sorted(bide.__all__),
         "commands and their options": [*_commands(group, "bide")],
         "environment variables": sorted(_variables()),
-        "settings of [tool.bide]": sorted(config.readers_of(config.Settings)),
-        "settings of [tool.bide.worker]": sorted(config.readers_of(config.WorkerSettings)),
+        "settings of [tool.bide]": sorted(config.keys_of(config.Settings)),
+        "settings of [tool.bide.worker]": sorted(config.keys_of(config.WorkerSettings)),
     }
     return "\n\n".join("\n".join((f"# {title}", *lines)) for title, lines in parts.items()) + "\n"
 

@@ -31,7 +31,7 @@ from bide.client.execute import (
     read_entries,
     reading,
 )
-from bide.client.pubsub import AsyncWaiter, AsyncWakeListener, Listener, Subscription, abort
+from bide.client.pubsub import LOST, AsyncWaiter, AsyncWakeListener, Listener, Subscription, abort
 from bide.client.topology import Delivery, Finding, NodeRequest, Surveying, topology_for
 from bide.client.url import (
     GOODBYE,
@@ -314,11 +314,7 @@ async def _why(connection: Any) -> Exception | None:
             await connection.read_response()
     except lib.AuthenticationError as error:
         return error
-    except (
-        redis.RedisError,
-        OSError,
-        RuntimeError,
-    ):  # uvloop raises the last for a lost connection
+    except LOST:
         return None
     finally:
         await connection.disconnect(nowait=True)

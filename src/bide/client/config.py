@@ -21,13 +21,14 @@ above it. It is read once per directory and process.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -35,7 +36,8 @@ from bide.errors import UsageError
 from bide.model.durations import is_whole, to_bytes, to_us
 from bide.model.payload.signing import VARIABLE, Keyring
 
-LOG_FORMATS: Final = ("text", "kv", "json")
+LogFormat = Literal["text", "kv", "json"]
+LOG_FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
 
 VARIABLES: Final[dict[str, str]] = {
     "BIDE_URL": "the server",
@@ -49,91 +51,47 @@ VARIABLES: Final[dict[str, str]] = {
 """The environment variables that bide reads, with their meanings."""
 
 
-Reader = Callable[[Any, str], Any]
-"""Takes a value and its name for errors; returns the checked value."""
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Number = Annotated[int, msgspec.Meta(ge=1)]
+_Weights = Annotated[dict[str, _Number], msgspec.Meta(min_length=1)]
+_Duration = int | float | str
+
+_NUMBER: Final = "a whole number, 1 or more, not {!r}"
+_MUST_BE: Final = {
+    **dict.fromkeys(("url", "prefix", "executor"), "text that is not empty"),
+    **dict.fromkeys(("concurrency", "workers", "max-jobs"), _NUMBER),
+    **dict.fromkeys(("modules", "queues"), 'a list of names, such as ["a", "b"]'),
+    "log-format": f"one of {', '.join(LOG_FORMATS)}, not {{!r}}",
+    "strategy": '"strict", "fair", or a weight for each queue such as {{mail = 6, low = 1}}',
+}
+"""The end of the sentence about a value that msgspec refuses."""
 
 
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise UsageError(f"{what} must be text that is not empty.")
-    return value
+class WorkerSettings(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """`[tool.bide.worker]`: the defaults of `bide worker`."""
 
-
-def _log_format(value: Any, what: str) -> str:
-    if value not in LOG_FORMATS:
-        raise UsageError(f"{what} must be one of {', '.join(LOG_FORMATS)}, not {value!r}.")
-    return str(value)
-
-
-def _names(value: Any, what: str) -> tuple[str, ...]:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise UsageError(f'{what} must be a list of names, such as ["a", "b"].')
-    return tuple(names)
-
-
-def _number(value: Any, what: str) -> Any:
-    if not is_whole(value, 1):
-        raise UsageError(f"{what} must be a whole number, 1 or more, not {value!r}.")
-    return value
-
-
-def _strategy(value: Any, what: str) -> str | dict[str, int]:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, dict) or not value:
-        raise UsageError(
-            f'{what} must be "strict", "fair", or a weight for each queue such as '
-            "{mail = 6, low = 1}."
-        )
-    return {queue: _number(weight, f"{queue} of {what}") for queue, weight in value.items()}
-
-
-def _duration(value: Any, what: str) -> Any:
-    key, _, where = what.partition(" in ")
-    try:
-        to_us(value, key)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
-    return value
-
-
-def _worker(value: Any, what: str) -> WorkerSettings:
-    where = what.replace("worker in [tool.bide]", "[tool.bide.worker]")
-    return WorkerSettings(**_take(value, WorkerSettings, where))
-
-
-_Duration = Annotated[int | float | str | None, _duration]
-_Number = Annotated[int | None, _number]
-_Names = Annotated[tuple[str, ...], _names]
-_Text = Annotated[str | None, _text]
-
-
-class WorkerSettings(msgspec.Struct, frozen=True, rename="kebab"):
-    """`[tool.bide.worker]`: the defaults of `bide worker`; each field has its reader beside it."""
-
-    modules: _Names = ()
-    queues: _Names = ()
-    strategy: Annotated[str | dict[str, int] | None, _strategy] = None
+    modules: tuple[_Text, ...] = ()
+    queues: tuple[_Text, ...] = ()
+    strategy: str | _Weights | None = None
     """As it is typed, or the weight of each queue."""
-    concurrency: _Number = None
-    executor: _Text = None
-    workers: _Number = None
-    max_jobs: _Number = None
-    max_rss: Annotated[int | None, to_bytes] = None
+    concurrency: _Number | None = None
+    executor: _Text | None = None
+    workers: _Number | None = None
+    max_jobs: _Number | None = None
+    max_rss: int | None = None
     """Bytes."""
-    max_idle: _Duration = None
-    lease: _Duration = None
-    grace: _Duration = None
+    max_idle: _Duration | None = None
+    lease: _Duration | None = None
+    grace: _Duration | None = None
 
 
-class Settings(msgspec.Struct, frozen=True, rename="kebab"):
+class Settings(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """The settings of the environment and the file; None or empty if neither has a value."""
 
-    url: _Text = None
-    prefix: _Text = None
-    log_format: Annotated[str | None, _log_format] = None
-    worker: Annotated[WorkerSettings, _worker] = WorkerSettings()
+    url: _Text | None = None
+    prefix: _Text | None = None
+    log_format: LogFormat | None = None
+    worker: WorkerSettings = WorkerSettings()
     file: Path | None = None
     """The pyproject.toml that was read."""
 
@@ -147,8 +105,9 @@ def settings() -> Settings:
     """Return the settings of the environment, otherwise those of the file."""
     file = _file()
     log_format = os.environ.get("BIDE_LOG_FORMAT")
-    if log_format:
-        _log_format(log_format, "$BIDE_LOG_FORMAT")
+    if log_format and log_format not in LOG_FORMATS:
+        must = _MUST_BE["log-format"].format(log_format)
+        raise UsageError(f"$BIDE_LOG_FORMAT must be {must}.")
     return Settings(
         url=os.environ.get("BIDE_URL") or file.url,
         prefix=os.environ.get("BIDE_PREFIX") or file.prefix,
@@ -291,27 +250,54 @@ def _read(file: Path) -> Settings:
     table = tool.get("bide") if isinstance(tool, dict) else None
     if table is None:
         return Settings(file=file)
-    values = _take(table, Settings, f"[tool.bide] of {file}")
-    return Settings(**values, file=file)
+    worker = table.get("worker") if isinstance(table, dict) else None
+    if isinstance(worker, dict):
+        table = {**table, "worker": _in_full(worker, f"[tool.bide.worker] of {file}")}
+    try:
+        found = msgspec.convert(table, Settings)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error), table, file) from None
+    return msgspec.structs.replace(found, file=file)
 
 
-def readers_of(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Reader]]:
-    """The keys that a table may set, each with its field and its reader."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {
-        field.encode_name: (field.name, hints[field.name].__metadata__[0])
-        for field in msgspec.structs.fields(kind)
-        if get_origin(hints[field.name]) is Annotated
-    }
+def keys_of(kind: type[msgspec.Struct]) -> list[str]:
+    """The keys that a table may set."""
+    return [field.encode_name for field in msgspec.structs.fields(kind) if field.name != "file"]
 
 
-def _take(table: Any, kind: type[msgspec.Struct], where: str) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise UsageError(f"{where} is not a table; write its keys under it, one a line.")
-    readers = readers_of(kind)
-    for key in table:
-        if key not in readers:
-            raise UsageError(f"{where} sets {key!r}, which is none of {', '.join(readers)}.")
-    return {
-        readers[key][0]: readers[key][1](value, f"{key} in {where}") for key, value in table.items()
-    }
+def _in_full(worker: dict[str, Any], where: str) -> dict[str, Any]:
+    """Write out short forms, and check sizes and durations, for which msgspec has no types."""
+    found = {**worker}
+    for key in ("modules", "queues"):
+        if isinstance(found.get(key), str):
+            found[key] = [found[key]]
+    if "max-rss" in found:
+        found["max-rss"] = to_bytes(found["max-rss"], f"max-rss in {where}")
+    for key in ("max-idle", "lease", "grace"):
+        try:
+            to_us(found.get(key, 0), key)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
+    return found
+
+
+_PLACE: Final = re.compile(r".* - at `\$(\.worker)?(?:\.([\w-]+))?.*`", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - .*)?", re.DOTALL)
+
+
+def _refusal(error: str, table: Any, file: Path) -> UsageError:
+    """Say in one sentence what msgspec has refused, and in which table it is."""
+    place, unknown = _PLACE.fullmatch(error), _UNKNOWN.fullmatch(error)
+    is_worker, key = place.groups() if place else (None, None)
+    key = unknown[1] if unknown else key
+    where = f"[tool.bide{is_worker or ''}] of {file}"
+    if key is None:
+        return UsageError(f"{where} is not a table; write its keys under it, one a line.")
+    must_be, value = _MUST_BE.get(key), (table["worker"] if is_worker else table)[key]
+    if unknown or must_be is None:
+        known = ", ".join(keys_of(WorkerSettings if is_worker else Settings))
+        return UsageError(f"{where} sets {key!r}, which is none of {known}.")
+    if key == "strategy" and isinstance(value, dict) and value:
+        queue = next(queue for queue in value if not is_whole(value[queue], 1))
+        key, must_be, value = f"{queue} of strategy", _NUMBER, value[queue]
+    return UsageError(f"{key} in {where} must be {must_be.format(value)}.")

@@ -34,7 +34,6 @@ from bide.client.errors import is_transient, map_error, unavailable
 from bide.client.url import hide_password, resolve_url
 from bide.errors import (
     BideError,
-    DurabilityTimeout,
     DurabilityUnavailable,
     ServerRefused,
     UsageError,
@@ -213,7 +212,8 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
         again: list[int] = []
         onward: list[int] = []
         if isinstance(outcome, Exception):
-            problem = _why(outcome, problem)
+            if not isinstance(outcome, DeadlineExceeded):  # otherwise an earlier error is why
+                problem = outcome
             if not is_transient(problem):
                 raise map_error(problem, state.where)
             if not reached:
@@ -230,7 +230,7 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
                     missing[i] = ToNode(getattr(reply, "node", ""))
                 elif isinstance(reply, Exception):
                     if is_transient(reply):
-                        problem = _why(reply, problem)
+                        problem = problem if isinstance(reply, DeadlineExceeded) else reply
                         again.append(i)
                         in_doubt.add(i)
                     else:
@@ -250,8 +250,12 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
                         onward.append(i)
                     elif isinstance(results[i], DurabilityUnavailable) and i in in_doubt:
                         results[i] = options.doubtful(results[i])
-                    elif short is not None and commands[i].confirm:
-                        results[i] = _unreplicated(results[i], short)
+                    elif (
+                        short is not None
+                        and commands[i].confirm
+                        and not isinstance(results[i], BideError)
+                    ):
+                        results[i] = options.unconfirmed(short)
             if missing:
                 scripts = {(commands[i].script, node) for i, node in missing.items()}
                 loads = [("SCRIPT", "LOAD", load(s, state.clock).text) for s, _ in scripts]
@@ -316,19 +320,6 @@ def _parse(command: Command[Any], reply: Any, where: str) -> Any:
             f"The server at {where} holds data that this version of bide cannot read "
             f"({command.script}: {error!r}); upgrade, or delete what another program wrote."
         )
-
-
-def _unreplicated(result: Any, short: Exception) -> Any:
-    if isinstance(result, BideError):
-        return result
-    if isinstance(short, DurabilityTimeout):
-        return short
-    return DurabilityTimeout(f"The job was added, but the server did not confirm it ({short}).")
-
-
-def _why(error: Exception, before: Exception) -> Exception:
-    """The error to report: the earlier one, if a retry was not sent because of its deadline."""
-    return before if isinstance(error, DeadlineExceeded) else error
 
 
 def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: float | None) -> Send:

@@ -9,18 +9,20 @@ time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import hiredis
 import redis
 
 from bide.client.url import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT, WAKE_WAIT
 from bide.errors import BideError
+
+LOST: Final = (redis.RedisError, OSError, RuntimeError)
+"""Errors of an awaited connection that broke; uvloop raises the last for one that is closed."""
 
 
 class WakeListener:
@@ -206,11 +208,7 @@ class Listener:
                 if kind == b"message":
                     channel, text = said
                     return channel.decode(), text.decode("utf-8", "replace")
-        except (
-            redis.RedisError,
-            OSError,
-            RuntimeError,
-        ):  # uvloop raises the last for a closed connection
+        except LOST:
             await self._drop()
             return None
 
@@ -231,7 +229,7 @@ class Listener:
                 for _ in self._channels:
                     await self._connection.read_response()
             self._pause = RECONNECT_PAUSE
-        except (redis.RedisError, OSError, BideError, RuntimeError):  # uvloop raises the last
+        except (*LOST, BideError):
             self._doubt()
             self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
             await self._drop()
@@ -284,7 +282,7 @@ class Subscription:
         """End the subscription if its event loop may have ended."""
         self.ended = True
         self._listener.abandon()
-        with contextlib.suppress(RuntimeError):  # the event loop has closed
+        with suppress(RuntimeError):  # the event loop has closed
             self._task.cancel()
 
     async def _listen(self) -> None:
@@ -333,7 +331,7 @@ class AsyncWaiter:
         if self._subscription.ended:  # the client was closed; messages may be lost
             await self._join()
             return
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(until - time.monotonic()):
                 await self._event.wait()
         self._event.clear()
@@ -398,7 +396,7 @@ def abort(connection: Any) -> None:
     try:
         transport.abort()
     except RuntimeError:  # the event loop has closed, and cannot run the rest of this
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             transport._call_connection_lost(None)
 
 

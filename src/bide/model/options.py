@@ -87,6 +87,13 @@ def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
     return None
 
 
+def unconfirmed(error: Exception) -> DurabilityTimeout:
+    """The error for a job that was added, where `missing` has returned one."""
+    if isinstance(error, DurabilityTimeout):
+        return error
+    return DurabilityTimeout(f"The job was added, but the server did not confirm it ({error}).")
+
+
 def cannot(lack: str) -> DurabilityUnavailable:
     """The error for what the script has found that the server cannot do."""
     permission = lack.partition(":")[2]
