@@ -21,6 +21,7 @@ from bide.model.dedup import DedupPolicy
 from bide.model.durations import Duration
 from bide.model.limits import Retention
 from bide.model.retry import Retry
+from bide.model.schedule import Missed
 
 Durability = Literal["local", "replica", "fsync"]
 
@@ -174,10 +175,24 @@ class TaskOptions(_JobOptions, total=False):
 
 
 class ScheduleOptions(_JobOptions, total=False):
-    """Options of the jobs of a schedule; `Options` explains each."""
+    """Options of a schedule and of its jobs; `Options` explains those that are not about times."""
 
+    start: datetime | None
+    """The schedule does not fire before this moment."""
+    end: datetime | None
+    """The schedule does not fire after this moment."""
+    limit: int | None
+    """Maximum number of times that it fires."""
+    missed: Missed
+    """What happens with times that passed while no worker was running. `"once"` (the default) fires
+    the last of them, `"all"` fires each of them, `"skip"` fires only those of the last minute."""
+    jitter: Duration | None
+    """Maximum time by which a job is due after its time. The schedule's name and the time determine
+    the actual value."""
     description: str | None
+    """A line for people who look at its jobs: at most 500 characters."""
     meta: Mapping[str, Any] | None
+    """Your own notes on its jobs: plain values, stored with them."""
 
 
 class Options(TaskOptions, total=False):

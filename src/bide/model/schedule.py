@@ -468,13 +468,13 @@ def check_missed(missed: Missed) -> Missed:
 
 
 def timing_of(
-    cron: str | None,
-    every: Duration | None,
-    at: Sequence[datetime] | None,
-    tz: str | None,
-    start: datetime | None,
-    end: datetime | None,
-    limit: int | None,
+    cron: str | None = None,
+    every: Duration | None = None,
+    at: Sequence[datetime] | None = None,
+    tz: str | None = None,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    limit: int | None = None,
 ) -> Timing:
     """When a schedule fires, as its maker says it."""
     if sum(given is not None for given in (cron, every, at)) != 1:

@@ -32,7 +32,6 @@ from bide.model.options import CONSTRAINTS, GroupSettings, Options, QueueSetting
 from bide.model.payload.body import Body, is_item
 from bide.model.payload.serializers import CODECS, Codec, pack
 from bide.model.payload.signing import VARIABLE, Kind, Seal
-from bide.model.retry import as_retry
 from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -46,68 +45,28 @@ from bide.queue.event_reader import EventReader
 from bide.tasks import middleware
 from bide.tasks.middleware import Middleware
 from bide.tasks.registry import task_name
-from bide.tasks.task import Function, check_on_crash, check_timeout, known, with_owner
+from bide.tasks.task import (
+    APART,
+    Function,
+    body_fields,
+    check_timeout,
+    is_unicode,
+    known,
+    with_owner,
+)
 
-APART: Final = frozenset(("delay", "at", "priority", "job_id", "durability"))
-"""The options that are sent beside the body, and are not constraints."""
 _SENT_APART: Final = CONSTRAINTS | APART
 
 _OPTIONS: Final = frozenset(Options.__annotations__)
 _values_of: Final = itemgetter(*_OPTIONS)
 
-LONGEST_DESCRIPTION: Final = 500
-"""Characters."""
-
 
 def body_options(options: Options) -> dict[str, Any]:
     """Convert the given options that are stored in the body to the body's fields."""
-    found: dict[str, Any] = {}
     if _SENT_APART.issuperset(options):
-        return found
+        return {}
     check_names(options)
-    for name, value in options.items():
-        if value is None or name in _SENT_APART:
-            continue
-        if name == "timeout":
-            found["timeout"] = check_timeout(value)
-        elif name == "retry":
-            found["retry"] = as_retry(value)  # type: ignore[arg-type]
-        elif name == "retention":
-            found["keep"] = to_us(value, "retention") / 1e6  # type: ignore[arg-type]
-        elif name == "on_crash":
-            found["on_crash"] = check_on_crash(value)
-        elif name == "description":
-            found["description"] = _checked_description(value)
-        elif name == "meta":
-            found["meta"] = _checked_meta(value)
-        elif name in ("on_success", "on_failure"):
-            found[name] = task_name(value)  # type: ignore[arg-type]
-    return found
-
-
-def _checked_description(text: Any) -> str:
-    if isinstance(text, str) and len(text) <= LONGEST_DESCRIPTION and is_unicode(text):
-        return text
-    shown = f"{text[:30]!r}… ({len(text)} characters)" if isinstance(text, str) else repr(text)
-    raise UsageError(
-        f"description must be text of at most {LONGEST_DESCRIPTION} characters, not {shown}; "
-        "longer notes go into meta."
-    )
-
-
-def _checked_meta(meta: Any) -> dict[str, Any]:
-    if not isinstance(meta, Mapping) or not all(isinstance(key, str) for key in meta):
-        raise UsageError(f"meta must be a dict with text as keys, not {meta!r}.")
-    return dict(meta)
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be sent, as UTF-8 or as the bytes that it was read from."""
-    try:
-        text.encode("utf-8", "surrogateescape")  # listings show ids that are not UTF-8 in this form
-    except UnicodeEncodeError:
-        return False
-    return True
+    return body_fields(options)
 
 
 C = TypeVar("C")

@@ -12,7 +12,7 @@ import msgspec
 
 from bide.errors import ScheduleNotFound, UsageError
 from bide.model.constraints import Constraints, has_dedup
-from bide.model.durations import Duration, to_us
+from bide.model.durations import to_us
 from bide.model.ids import short_id
 from bide.model.options import ScheduleOptions, check_names
 from bide.model.payload.body import of_schedule
@@ -23,6 +23,7 @@ from bide.model.schedule import (
     Timing,
     check_missed,
     check_schedule_name,
+    timing_of,
 )
 from bide.protocol.commands.enqueue import Receipt
 from bide.protocol.commands.schedules import Draft, Page
@@ -53,7 +54,8 @@ class ScheduleSpec(NamedTuple):
     timing: Timing
     missed: Missed
     jitter_us: int
-    options: ScheduleOptions
+    options: Mapping[str, Any]
+    """Those of its jobs."""
 
     def draft(self, keys: Keys, seal: Seal) -> Draft:
         """Prepare the schedule for the queue with these keys."""
@@ -80,6 +82,10 @@ class ScheduleSpec(NamedTuple):
         )
 
 
+_OF_TIMES: Final = ("start", "end", "limit")
+_OF_SCHEDULE: Final = (*_OF_TIMES, "missed", "jitter")
+
+
 def plan(
     queue: QueueCore[Any],
     name: str,
@@ -87,20 +93,20 @@ def plan(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     options: ScheduleOptions,
-    timing: Timing,
-    missed: Missed,
-    jitter: Duration | None,
+    **times: Any,
 ) -> ScheduleSpec:
-    """Check a schedule; arguments and errors as for `Schedules.upsert`."""
+    """Check a schedule; arguments as for `Schedules.upsert`, `times` are `cron`, `every`, ..."""
     for option in options:
         if option in _NEVER:
             raise UsageError(f"The jobs of a schedule cannot have {option}=: {_NEVER[option]}.")
     check_names(options, ScheduleOptions)
+    given: dict[str, Any] = {**options}
+    timing = timing_of(**times, **{key: given[key] for key in _OF_TIMES if key in given})
+    jitter = options.get("jitter")
     jitter_us = 0 if jitter is None else to_us(jitter, "jitter")
-    name = check_schedule_name(name)
-    return ScheduleSpec(
-        queue, name, task, args, kwargs, timing, check_missed(missed), jitter_us, options
-    )
+    missed, name = check_missed(options.get("missed", "once")), check_schedule_name(name)
+    of_jobs = {key: value for key, value in given.items() if key not in _OF_SCHEDULE}
+    return ScheduleSpec(queue, name, task, args, kwargs, timing, missed, jitter_us, of_jobs)
 
 
 _declared: Final[dict[tuple[str, str], ScheduleSpec]] = {}
@@ -113,13 +119,14 @@ def declaring(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     options: ScheduleOptions,
-    timing: Timing,
-    missed: Missed,
-    jitter: Duration | None,
+    **times: Any,
 ) -> Any:
-    """Return the decorator that declares a schedule of a task."""
+    """Return the decorator that declares a schedule of a task; arguments as for `plan`.
+
+    `kind` is `Task` or `AsyncTask`: what a plain function becomes. `name` is the task's by default.
+    """
     # Raise where the mistake is: the name and the task are known only when it decorates.
-    planned = plan(queue, "x", "x:x", args, kwargs, options, timing, missed, jitter)
+    planned = plan(queue, "x", "x:x", args, kwargs, options, **times)
 
     def scheduled(function: Any) -> Any:
         task = function if isinstance(function, kind) else kind(function, queue, {})

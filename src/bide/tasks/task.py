@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from types import FunctionType, MethodType
@@ -21,7 +21,14 @@ from bide.model.constraints import write_constraints
 from bide.model.dedup import check_dedup
 from bide.model.durations import delay_to_us, to_us
 from bide.model.ids import LONGEST_TASK
-from bide.model.options import OnCrash, TaskOptions, check_durability, check_names
+from bide.model.options import (
+    CONSTRAINTS,
+    OnCrash,
+    Options,
+    TaskOptions,
+    check_durability,
+    check_names,
+)
 from bide.model.payload.body import DEFAULT_TIMEOUT
 from bide.model.payload.signature import Signature
 from bide.model.retry import NO_RETRY, Retry, as_retry
@@ -45,14 +52,10 @@ class Policy(NamedTuple):
 
 def policy_of(options: TaskOptions) -> Policy:
     """Return the part of a task's options that its worker needs."""
-    timeout, retry, keep = (options.get(name) for name in ("timeout", "retry", "retention"))
-    on_crash = options.get("on_crash") or "rerun"
+    named: dict[str, Any] = {**options, "on_success": None, "on_failure": None}
     return Policy(
-        timeout=DEFAULT_TIMEOUT if timeout is None else check_timeout(timeout),
-        retry=as_retry(retry),  # type: ignore[arg-type]
-        has_retry=retry is not None,
-        keep=None if keep is None else to_us(keep, "retention") / 1e6,  # type: ignore[arg-type]
-        on_crash=check_on_crash(on_crash),
+        **body_fields(named),
+        has_retry=options.get("retry") is not None,
         on_success=options.get("on_success"),
         on_failure=options.get("on_failure"),
     )
@@ -71,6 +74,62 @@ def check_on_crash(on_crash: Any) -> OnCrash:
     if on_crash not in ("rerun", "fail"):
         raise UsageError(f"on_crash must be 'rerun' or 'fail', not {on_crash!r}.")
     return on_crash  # type: ignore[no-any-return]
+
+
+LONGEST_DESCRIPTION: Final = 500
+"""Characters."""
+
+
+def check_description(text: Any) -> str:
+    """Check the option `description`."""
+    if isinstance(text, str) and len(text) <= LONGEST_DESCRIPTION and is_unicode(text):
+        return text
+    shown = f"{text[:30]!r}… ({len(text)} characters)" if isinstance(text, str) else repr(text)
+    raise UsageError(
+        f"description must be text of at most {LONGEST_DESCRIPTION} characters, not {shown}; "
+        "longer notes go into meta."
+    )
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be sent, as UTF-8 or as the bytes that it was read from."""
+    try:
+        text.encode("utf-8", "surrogateescape")  # listings show ids that are not UTF-8 in this form
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_meta(meta: Any) -> dict[str, Any]:
+    """Check the option `meta`."""
+    if not isinstance(meta, Mapping) or not all(isinstance(key, str) for key in meta):
+        raise UsageError(f"meta must be a dict with text as keys, not {meta!r}.")
+    return dict(meta)
+
+
+BODY: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "timeout": ("timeout", check_timeout),
+    "retry": ("retry", as_retry),
+    "retention": ("keep", lambda time: to_us(time, "retention") / 1e6),
+    "on_crash": ("on_crash", check_on_crash),
+    "description": ("description", check_description),
+    "meta": ("meta", check_meta),
+    "on_success": ("on_success", task_name),
+    "on_failure": ("on_failure", task_name),
+}
+"""The options that are stored in the body: the name of the field, and what checks the value."""
+
+APART: Final = frozenset(Options.__annotations__) - CONSTRAINTS - BODY.keys()
+"""The options that are sent beside the body, and are not constraints."""
+
+
+def body_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a body that these options fill, checked."""
+    return {
+        field: check(options[name])
+        for name, (field, check) in BODY.items()
+        if options.get(name) is not None
+    }
 
 
 _SHOWN: Final = 20
@@ -198,10 +257,9 @@ def check_options(options: TaskOptions) -> None:
     check_dedup(options.get("unique"))
     check_priority(options.get("priority"))
     check_durability(options.get("durability"))
-    policy_of(options).retry.wire()
-    for callback in (options.get("on_success"), options.get("on_failure")):
-        if callback is not None:
-            task_name(callback)
+    retry: Retry | None = body_fields(options).get("retry")
+    if retry is not None:
+        retry.wire()
 
 
 def import_task(name: str, modules: Iterable[str] = ()) -> Function:

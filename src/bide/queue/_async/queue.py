@@ -26,7 +26,6 @@ from bide.model.options import (
 )
 from bide.model.payload.serializers import Codec
 from bide.model.retry import Retry
-from bide.model.schedule import Missed, timing_of
 from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -198,11 +197,6 @@ class AsyncQueue(loops.AsyncQueueSide):
         tz: str | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> AsyncTaskDecorator:
         """Declare a schedule of a task; workers that serve the queue set it when they start.
@@ -213,22 +207,17 @@ class AsyncQueue(loops.AsyncQueueSide):
         Args:
             expression: five fields, such as `"0 9 * * 1-5"`.
             name: the schedule's name; by default the task's.
-            tz: the time zone, as for `Schedules.upsert`, like all arguments that follow.
+            tz: the time zone, such as `"Europe/Paris"`; UTC by default.
             args: positional arguments.
             kwargs: keyword arguments.
-            start: the schedule does not fire before this moment.
-            end: the schedule does not fire after this moment.
-            limit: maximum number of times that it fires.
-            missed: what happens with times that passed while no worker was running.
-            jitter: maximum time by which a job is due after its time.
-            options: options of its jobs.
+            options: `start`, `end`, `limit`, `missed`, `jitter` and options of its jobs, see
+                `bide.ScheduleOptions`.
 
         Raises:
             UsageError: an argument is invalid, or the queue has another schedule of this name.
         """
-        timing = timing_of(expression, None, None, tz, start, end, limit)
         decorator: AsyncTaskDecorator = declaring(
-            self, AsyncTask, name, args, kwargs, options, timing, missed, jitter
+            self, AsyncTask, name, args, kwargs, options, cron=expression, tz=tz
         )
         return decorator
 
@@ -239,17 +228,11 @@ class AsyncQueue(loops.AsyncQueueSide):
         name: str | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> AsyncTaskDecorator:
         """Declare a schedule of a task with an interval, such as `"90s"`; see `cron`."""
-        timing = timing_of(None, interval, None, None, start, end, limit)
         decorator: AsyncTaskDecorator = declaring(
-            self, AsyncTask, name, args, kwargs, options, timing, missed, jitter
+            self, AsyncTask, name, args, kwargs, options, every=interval
         )
         return decorator
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from bide.model.durations import Duration
 from bide.model.ids import check_name, new_id
 from bide.model.options import GroupSettings, ScheduleOptions
-from bide.model.schedule import Missed, Schedule, check_schedule_name, id_of, timing_of
+from bide.model.schedule import Schedule, check_schedule_name, id_of
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as ops
 from bide.protocol.commands.queues import GroupCounts
@@ -78,11 +78,6 @@ class AsyncSchedules:
         every: Duration | None = None,
         at: Sequence[datetime] | None = None,
         tz: str | None = None,
-        start: datetime | None = None,
-        end: datetime | None = None,
-        limit: int | None = None,
-        missed: Missed = "once",
-        jitter: Duration | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Create a schedule, or change the schedule of this name.
@@ -101,15 +96,8 @@ class AsyncSchedules:
                 now.
             at: a list of at most 100 moments.
             tz: the time zone of `cron`, such as `"Europe/Paris"`; UTC by default.
-            start: the schedule does not fire before this moment.
-            end: the schedule does not fire after this moment.
-            limit: maximum number of times that it fires.
-            missed: what happens with times that passed while no worker was running. `"once"` fires
-                the last of them, `"all"` fires each of them, `"skip"` fires only those of the last
-                minute.
-            jitter: maximum time by which a job is due after its time. The schedule's name and the
-                time determine the actual value.
-            options: options of its jobs, see `bide.ScheduleOptions`.
+            options: `start`, `end`, `limit`, `missed`, `jitter` and options of its jobs, see
+                `bide.ScheduleOptions`.
 
         Raises:
             UsageError: an argument is invalid: none or two of `cron`, `every` and `at` are given,
@@ -118,8 +106,8 @@ class AsyncSchedules:
             ServerFull: the server has reached its memory limit; nothing was changed.
         """
         binding = self._queue._binding
-        timing = timing_of(cron, every, at, tz, start, end, limit)
-        planned = plan(self._queue, name, task, args, kwargs, options, timing, missed, jitter)
+        times = {"cron": cron, "every": every, "at": at, "tz": tz}
+        planned = plan(self._queue, name, task, args, kwargs, options, **times)
         draft = planned.draft(binding.keys, binding.seal)
         reply = await binding.client.run(ops.set_schedule(binding.keys, draft))
         if binding.makes_known:
