@@ -267,18 +267,16 @@ def test_what_does_not_want_to_end_is_killed_where_dev_was(
     )
 
     async def main() -> int:
-        part = await DevProcess.start(
-            [sys.executable, "-c", stubborn],
-            0.5,
-            environment={},
-            stdout=asyncio.subprocess.PIPE,
+        part = DevProcess.start(
+            [sys.executable, "-c", stubborn], 0.5, environment={}, stdout=subprocess.PIPE
         )
         try:
             part.watch()
             output, watcher = part._process.stdout, part._watcher
             assert output is not None
             assert watcher is not None
-            assert await output.read(1) == b"!"
+            with output:
+                assert await asyncio.to_thread(output.read, 1) == b"!"
             watcher.communicate()  # its line ends, as it does when `dev` is killed
             return await part.ended()
         finally:

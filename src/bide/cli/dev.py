@@ -31,7 +31,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -41,7 +41,7 @@ import click
 import msgspec
 
 from bide import logs
-from bide.cli.options import import_from_here, queues_option, worker_options
+from bide.cli.options import import_from_here, option, queues_option, worker_options
 from bide.client.config import LOG_FORMATS, settings
 from bide.embedded import Server
 from bide.errors import BideError, UsageError
@@ -50,41 +50,46 @@ from bide.worker import Worker
 from bide.worker.executors import EXECUTORS
 from bide.worker.lifespan import leave_threads_behind
 from bide.worker.processes import linux
-from bide.worker.processes.ipc import Reader, pair, send
-from bide.worker.processes.linux import python_command
+from bide.worker.processes.ipc import Reader, send
+from bide.worker.processes.linux import python_command, signal_name
+from bide.worker.processes.pool import Control
 from bide.worker.run.outcome import from_application
+from bide.worker.supervisor import (
+    WorkerConfig,
+    WorkerEvent,
+    WorkerGone,
+    decode_worker_event,
+    encode,
+    report,
+)
 
-SHOWN: Final = b"!"
-"""What it says when it ends because of a mistake, which it has shown: another would end so too."""
 
-
-class DevPlan(msgspec.Struct, frozen=True):
-    """What a worker of `bide dev` does."""
+class DevConfig(WorkerConfig, frozen=True, kw_only=True):
+    """The configuration of a worker of `bide dev`, which serves one module."""
 
     module: str
     path: list[str]
     """Where modules are looked for first."""
-    url: str
-    options: dict[str, Any]
-    """Of `bide.Worker`; without `queues`, those that the application has are served."""
-    log: logs.Settings
 
 
 def run_worker() -> None:
-    """Run the worker: the program that `dev` starts."""
+    """Run the worker: the program that `dev` starts.
+
+    If it ends because of a mistake, which it has shown, it reports that another would end so too.
+    """
     line = socket.socket(fileno=int(sys.argv[-1]))
     line.setblocking(True)
     line.set_inheritable(False)
     message = Reader(line).read()
     if message is None:
         return
-    plan = msgspec.json.decode(message, type=DevPlan)
-    logs.setup(*plan.log)
-    sys.path[:0] = [place for place in plan.path if place not in sys.path]
+    config = msgspec.json.decode(message, type=DevConfig)
+    logs.setup(*config.log)
+    sys.path[:0] = [place for place in config.path if place not in sys.path]
     try:
-        importlib.import_module(plan.module)
-        worker = Worker(url=plan.url, modules=[plan.module], **plan.options)
-        worker.run(beside=lambda: _stop_with(line, worker))
+        importlib.import_module(config.module)
+        worker = Worker(modules=[config.module], **config.options)
+        worker.run(beside=lambda: report(worker, line))
     except BaseException as error:
         told = [f"Error: {error}"]
         if not isinstance(error, BideError):  # the traceback, from the application's first line on
@@ -92,20 +97,9 @@ def run_worker() -> None:
             told = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
         sys.stderr.writelines(f"{printable(text)}\n" for text in told)
         with contextlib.suppress(OSError):
-            line.send(SHOWN)
+            send(line, encode(WorkerGone("unusable")))
         sys.exit(1)
     leave_threads_behind()
-
-
-async def _stop_with(line: socket.socket, worker: Worker) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    line.setblocking(False)
-    loop.add_reader(line, ended.set)
-    try:
-        await ended.wait()
-        worker.stop()
-    finally:
-        loop.remove_reader(line)
 
 
 PORT: Final = 8484
@@ -126,6 +120,7 @@ def serve_page() -> None:
     serve(app(url=os.environ["BIDE_URL"], local_role="operator"), listener)
 
 
+_LOOK_EVERY: Final = 0.01
 SPARE: Final = 3.0
 """Seconds beyond its grace after which what does not end is killed."""
 
@@ -142,27 +137,31 @@ kill -KILL "-$1" 2>/dev/null
 class DevProcess:
     """A process that `dev` starts, in a session of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process, grace: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], grace: float) -> None:
         self._process = process
-        self.ended: Final = process.wait
-        """Wait for its end; the exit code, or the negative number of the signal."""
         self._patience = grace + SPARE
         self._watcher: subprocess.Popen[bytes] | None = None
         self._hurries = 0
 
     @classmethod
-    async def start(
+    def start(
         cls, command: Sequence[str], grace: float, *, environment: Mapping[str, str], **more: Any
     ) -> DevProcess:
         """Start a program; OSError where there is none to start."""
-        process = await asyncio.create_subprocess_exec(
-            *command,
+        process = subprocess.Popen(
+            command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             env={**os.environ, **environment},
             **more,
         )
         return cls(process, grace)
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code, or the negative number of the signal."""
+        while (code := self._process.poll()) is None:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(_LOOK_EVERY)
+        return code
 
     def watch(self) -> None:
         """Have it end if this process is killed; for programs that have no line to us."""
@@ -180,9 +179,8 @@ class DevProcess:
         self._hurries += 1
         if self._hurries > 2:
             linux.kill_session(self._process.pid)
-        elif self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+        else:
+            self._process.terminate()
 
     async def end(self) -> None:
         """Have it end, and all that it has started."""
@@ -190,10 +188,10 @@ class DevProcess:
             self.hurry()
         try:
             async with asyncio.timeout(self._patience):
-                await self._process.wait()
+                await self.ended()
         except TimeoutError:
             linux.kill_session(self._process.pid)
-            await self._process.wait()
+            await self.ended()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._watcher is not None:
@@ -343,6 +341,7 @@ class Dev:
         self._parts: set[DevProcess] = set()
         self._stopped = asyncio.Event()
         self._url = ""
+        self._last_report: WorkerEvent | None = None
 
     def run(self) -> None:
         """Run until SIGINT, SIGTERM or SIGHUP, and leave nothing behind."""
@@ -362,6 +361,7 @@ class Dev:
             loop.add_signal_handler(number, self._stop)
         with Server.start(home, persist=True) as server:
             self._url = server.url
+            self._environment = {"BIDE_URL": server.url, "PYTHONUNBUFFERED": "1"}
             _say(
                 f"{server.flavour.capitalize()} {server.version}, embedded: not for production; "
                 f"its data stays in {HOME}/"
@@ -395,57 +395,53 @@ class Dev:
             part.hurry()
 
     async def _keep_worker(self) -> None:
+        path = [str(self.program.root), str(self._here)]
+        options = {"url": self._url, "grace": GRACE, **self.options}
+        config = DevConfig(options, False, self.log, module=self.program.module, path=path)
         while not self._stopped.is_set():
             sources = Sources([self._here, self.program.root])
-            async with self._worker() as (part, line):
-                changed = asyncio.create_task(sources.changed())
-                ended = asyncio.create_task(part.ended())
-                stopped = asyncio.create_task(self._stopped.wait())
-                try:
-                    await asyncio.wait([changed, ended, stopped], return_when="FIRST_COMPLETED")
-                    if not changed.done() and not stopped.done():
-                        await self._wait_to_replace(ended.result(), line, changed, stopped)
-                    if changed.done() and not stopped.done():
-                        told = _told(changed.result(), self._here)
-                        _say(f"{told} changed; the worker restarts")
-                finally:
-                    for waiting in (changed, ended, stopped):
-                        waiting.cancel()
+            self._last_report = None
+            control = Control(
+                "bide.cli.dev:run_worker",
+                msgspec.json.encode(config),
+                [],
+                self._on_report,
+                lambda: None,
+                **self._environment,
+            )
+            part = DevProcess(control.process, GRACE)
+            self._parts.add(part)
+            changed = asyncio.create_task(sources.changed())
+            ended = asyncio.create_task(part.ended())
+            stopped = asyncio.create_task(self._stopped.wait())
+            try:
+                await asyncio.wait([changed, ended, stopped], return_when="FIRST_COMPLETED")
+                if not changed.done() and not stopped.done():
+                    control.read()
+                    is_mistaken = self._last_report == WorkerGone("unusable")
+                    await self._wait_to_replace(ended.result(), is_mistaken, changed, stopped)
+                if changed.done() and not stopped.done():
+                    told = _told(changed.result(), self._here)
+                    _say(f"{told} changed; the worker restarts")
+            finally:
+                for waiting in (changed, ended, stopped):
+                    waiting.cancel()
+                await self._end(part)
+                control.close()
+
+    def _on_report(self, message: bytes | memoryview) -> None:
+        self._last_report = decode_worker_event(message)
 
     async def _wait_to_replace(
-        self, code: int, line: socket.socket, *until: asyncio.Task[Any]
+        self, code: int, is_mistaken: bool, *until: asyncio.Task[Any]
     ) -> None:
         """A worker has ended: one that died is replaced; one with a mistake in it waits for you."""
-        line.setblocking(False)
-        has_shown = False
-        with contextlib.suppress(OSError):
-            has_shown = line.recv(1) == SHOWN
-        if has_shown:
+        if is_mistaken:
             _say("no worker runs until you save a source file")
         else:
             _say(f"the worker ended ({_how(code)}); it restarts")
-        pause = None if has_shown else _AGAIN
+        pause = None if is_mistaken else _AGAIN
         await asyncio.wait(until, timeout=pause, return_when="FIRST_COMPLETED")
-
-    @contextlib.asynccontextmanager
-    async def _worker(self) -> AsyncIterator[tuple[DevProcess, socket.socket]]:
-        path = [str(self.program.root), str(self._here)]
-        plan = DevPlan(
-            self.program.module, path, self._url, {"grace": GRACE, **self.options}, self.log
-        )
-        ours, theirs = pair()
-        with ours:
-            with theirs:
-                part = await self._start(
-                    python_command("bide.cli.dev:run_worker", str(theirs.fileno())),
-                    pass_fds=[theirs.fileno()],
-                )
-            with contextlib.suppress(OSError):  # it has died, which is heard too
-                send(ours, msgspec.json.encode(plan))
-            try:
-                yield part, ours
-            finally:
-                await self._end(part)
 
     async def _run_page(self) -> None:
         if not all(importlib.util.find_spec(name) for name in _NEEDS):
@@ -464,10 +460,11 @@ class Dev:
     async def _run_beside(self, name: str, command: Sequence[str], **more: Any) -> None:
         """A program beside the worker, to its end or ours."""
         try:
-            part = await self._start(command, **more)
+            part = DevProcess.start(command, GRACE, environment=self._environment, **more)
         except OSError as error:
             _say(f"{name} cannot be started ({error.strerror}); the worker continues without it")
             return
+        self._parts.add(part)
         part.watch()
         stopped = asyncio.create_task(self._stopped.wait())
         ended = asyncio.create_task(part.ended())
@@ -479,12 +476,6 @@ class Dev:
             stopped.cancel()
             ended.cancel()
             await self._end(part)
-
-    async def _start(self, command: Sequence[str], **more: Any) -> DevProcess:
-        environment = {"BIDE_URL": self._url, "PYTHONUNBUFFERED": "1"}
-        part = await DevProcess.start(command, GRACE, environment=environment, **more)
-        self._parts.add(part)
-        return part
 
     async def _end(self, part: DevProcess) -> None:
         await part.end()
@@ -516,7 +507,7 @@ def _told(paths: Sequence[str], here: Path) -> str:
 
 
 def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    return f"exit code {code}" if code >= 0 else signal_name(-code)
 
 
 def _say(text: str) -> None:
@@ -529,15 +520,9 @@ def _say(text: str) -> None:
 @click.argument("app")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @queues_option("Queue to serve; repeat for more.  [default: the queues of APP]")
-@click.option(
-    "-c", "--concurrency", metavar="N", type=int, help="Maximum number of jobs that run at once."
-)
-@click.option(
-    "-x", "--executor", type=click.Choice(EXECUTORS), help="Executor, as for `bide worker`."
-)
-@click.option(
-    "--log-format", type=click.Choice(LOG_FORMATS), help="Log format, as for `bide worker`."
-)
+@option("-c --concurrency", "N", "Maximum number of jobs that run at once.")
+@option("-x --executor", "", "Executor, as for `bide worker`.", type=click.Choice(EXECUTORS))
+@option("--log-format", "", "Log format, as for `bide worker`.", type=click.Choice(LOG_FORMATS))
 def dev(
     app: str,
     command: tuple[str, ...],

@@ -7,7 +7,15 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from bide.cli.options import import_from_here, json_option, queue_option, read_value, server_options
+from bide.cli.options import (
+    flag,
+    import_from_here,
+    json_option,
+    option,
+    queue_option,
+    read_value,
+    server_options,
+)
 from bide.cli.screen import count, echo, echo_json
 from bide.client.config import settings
 from bide.errors import UsageError
@@ -29,9 +37,7 @@ def _option(
     """An option of the job; one that the task may set too says so, and what holds `otherwise`."""
     if otherwise:
         help = f"{help}  [default: the task's, otherwise {otherwise}]"
-    if metavar == "N":
-        more["type"] = int
-    return click.option(*names.split(), metavar=metavar or None, help=help, **more)
+    return option(names, metavar, help, **more)
 
 
 @click.command()
@@ -66,10 +72,9 @@ def _option(
 @_option("--id job_id", "ID", "Id of the job. An id that exists changes nothing.")
 @_option("--unique", "KEY", "Add no job while a job of this task holds this key.", "none")
 @_option("--description", "TEXT", "A line for people.  [default: the call]")
-@click.option(
+@flag(
     "--no-check",
-    is_flag=True,
-    help="Do not import the function. The command then does not check that it exists, and ignores "
+    "Do not import the function. The command then does not check that it exists, and ignores "
     "the task's --queue, --in, --priority, --expires, --group, --unique and --durability.",
 )
 @server_options

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from bide.cli.options import json_option, queue_option, server_options
+from bide.cli.options import json_option, option, queue_option, server_options
 from bide.cli.screen import Style, aside, echo, echo_json
 from bide.model.durations import describe
 from bide.model.events import Event
@@ -29,27 +29,19 @@ _STYLE: Final[dict[str, Style]] = {
 
 @click.command()
 @queue_option("Queue whose events are printed.", "queue_name", default="default", show_default=True)
-@click.option(
-    "-k",
-    "--kind",
-    "kinds",
-    metavar="KIND",
+@option(
+    "-k --kind kinds",
+    "KIND",
+    "Kind of events to print; repeat for more.",
     type=click.Choice(list(EVENTS)),
     multiple=True,
-    help="Kind of events to print; repeat for more.",
 )
-@click.option(
-    "--job",
-    "job_ids",
-    metavar="ID",
-    multiple=True,
-    help="Id of a job whose events are printed; repeat for more.",
+@option(
+    "--job job_ids", "ID", "Id of a job whose events are printed; repeat for more.", multiple=True
 )
-@click.option("--after", metavar="EVENT", help="Print the events after the event with this id.")
-@click.option(
-    "--name", metavar="NAME", help="Listener's name: its events are kept for ten minutes more."
-)
-@click.option("--timeout", metavar="DURATION", help="End after this time without an event.")
+@option("--after", "EVENT", "Print the events after the event with this id.")
+@option("--name", "NAME", "Listener's name: its events are kept for ten minutes more.")
+@option("--timeout", "DURATION", "End after this time without an event.")
 @server_options
 @json_option
 def events(

@@ -11,13 +11,13 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import click
 
-from bide.cli.options import json_option, queues_option, site_options
+from bide.cli.options import flag, json_option, option, queues_option, site_options
 from bide.cli.screen import Cell, count, echo, echo_json, hanging
 from bide.cli.server import delayed_on_rq, queues_with_keys
 from bide.client.coalesce import ReadThroughCache
@@ -33,7 +33,6 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.fsck import Finding, Step
 from bide.protocol.commands.jobs import QueueStats, count_due
 from bide.protocol.commands.queues import WorkerInfo
-from bide.protocol.keys import keys_of
 from bide.views._sync import Site
 from bide.views.params import report
 from bide.views.queues import next_due
@@ -42,10 +41,10 @@ from bide.worker.supervisor import Metrics, serve
 
 @click.command()
 @queues_option("Queue that a live worker must serve; repeat for more.")
-@click.option(
+@option(
     "--max-lateness",
-    metavar="DURATION",
-    help="Maximum time by which a job may be overdue, in the given queues or in all queues.",
+    "DURATION",
+    "Maximum time by which a job may be overdue, in the given queues or in all queues.",
 )
 @site_options
 @json_option
@@ -137,7 +136,7 @@ class Found(NamedTuple):
 
 @click.command()
 @queues_option("Queue to check; repeat for more.")
-@click.option("--repair", is_flag=True, help="Repair what is found, and print each repair.")
+@flag("--repair", "Repair what is found, and print each repair.")
 @site_options
 @json_option
 @click.pass_context
@@ -171,11 +170,10 @@ def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
     if queues:
         names = site.known(queues)
     else:
-        everywhere = keys_of(None, site.prefix)
         lists = [
             Found("", finding)
             for look_at in (ops.look_at_queues, ops.look_at_workers)
-            for finding in _once(_steps(site, partial(look_at, everywhere), repair))
+            for finding in _once(_steps(site, partial(look_at, site.everywhere), repair))
         ]
         yield from lists
         if any(each.finding.kind == ops.TYPE for each in lists):
@@ -192,7 +190,6 @@ def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
 
 def _look_for_queues(site: Site, repair: bool) -> Iterator[Found]:
     """Those that the list has not; one that is new is in it a moment after its first job."""
-    everywhere = keys_of(None, site.prefix)
     missing = queues_with_keys(site.client, site.prefix) - set(site.queues())
     if not missing:
         return
@@ -201,14 +198,14 @@ def _look_for_queues(site: Site, repair: bool) -> Iterator[Found]:
         says = "has keys, and is not in the list of queues"
         yield Found("", Finding("queues", name, says, "is added"))
         if repair:
-            site.client.run(queue_commands.register_queues(everywhere, [name]))
+            site.client.run(queue_commands.register_queues(site.everywhere, [name]))
         else:
             for finding in _once(_look_at_queue(site, name, repair)):
                 yield Found(name, finding)
 
 
 def _look_at_queue(site: Site, name: str, repair: bool) -> Iterator[Finding]:
-    keys = keys_of(name, site.prefix)
+    keys = site.keys(name)
     types = list(_steps(site, partial(ops.look_beside, keys, ops.TYPES), repair))
     yield from types
     if any(not (repair and finding.fix) for finding in types):
@@ -282,14 +279,14 @@ WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
 
 @click.command()
 @queues_option("Queue to report; repeat for more.  [default: all]")
-@click.option(
+@option(
     "--port",
+    "",
+    "Port that answers /metrics until Ctrl-C, instead of printing once.",
     type=click.IntRange(0, 65_535),
-    help="Port that answers /metrics until Ctrl-C, instead of printing once.",
 )
-@click.option(
-    "--host",
-    help="The interface for --port; 0.0.0.0 lets other machines in.  [default: 127.0.0.1]",
+@option(
+    "--host", "", "The interface for --port; 0.0.0.0 lets other machines in.  [default: 127.0.0.1]"
 )
 @site_options
 def metrics(queues: tuple[str, ...], port: int | None, host: str | None, site: Site) -> None:
@@ -332,14 +329,12 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
     """What the server says of these queues, or of all; text for Prometheus."""
     names = site.known(queues)
     counts = site.counts(names)
-    commands = [count_due(keys_of(name, site.prefix), WITHIN) for name in names]
-    due = dict(zip(names, site.client.run_many(commands), strict=True))
+    due = site.each(names, lambda keys: count_due(keys, WITHIN))
     workers = [worker.about for worker in site.workers() if worker.alive]
 
-    def family(name: str, help: str, value: Callable[[str, QueueStats], float]) -> Family:
+    def family(name: str, help: str, by_queue: Mapping[str, float]) -> Family:
         kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
-        samples = [({"queue": queue}, value(queue, seen)) for queue, seen in counts.items()]
-        return Family(name, kind, help, samples)
+        return Family(name, kind, help, [({"queue": q}, value) for q, value in by_queue.items()])
 
     jobs = [
         ({"queue": name, "state": state}, getattr(seen, state))
@@ -351,32 +346,20 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
         for name, numbers in due.items()
         for seconds, number in zip(WITHIN, numbers, strict=True)
     ]
+    overdue = {name: lateness(seen) for name, seen in counts.items()}
+    paused = {name: int(seen.paused) for name, seen in counts.items()}
+    serving = {name: sum(name in worker.queues for worker in workers) for name in counts}
+    totals = {total: {n: seen.totals[total] for n, seen in counts.items()} for total in _TOTALS}
     return expose(
         [
             Family("bide_jobs", "gauge", "Jobs in each state; waiting: due, not taken.", jobs),
             Family("bide_jobs_due_within", "gauge", "Delayed jobs due in so many seconds.", within),
-            family(
-                *("bide_overdue_seconds", "How late what waits longest is."),
-                lambda _, seen: lateness(seen),
-            ),
-            family(
-                *("bide_queue_paused", "1 where workers take nothing."),
-                lambda _, seen: int(seen.paused),
-            ),
-            family(
-                *("bide_queue_workers", "Live workers that serve it."),
-                lambda name, _: sum(name in worker.queues for worker in workers),
-            ),
-            *(
-                family(f"bide_jobs_{total}_total", help, _total(total))
-                for total, help in _TOTALS.items()
-            ),
+            family("bide_overdue_seconds", "How late what waits longest is.", overdue),
+            family("bide_queue_paused", "1 where workers take nothing.", paused),
+            family("bide_queue_workers", "Live workers that serve it.", serving),
+            *(family(f"bide_jobs_{t}_total", help, totals[t]) for t, help in _TOTALS.items()),
         ]
     )
-
-
-def _total(name: str) -> Callable[[str, QueueStats], float]:
-    return lambda _, seen: seen.totals[name]
 
 
 _TOTALS: Final = {

@@ -20,7 +20,14 @@ from bide.cli.enqueue import enqueue
 from bide.cli.events import events
 from bide.cli.health import fsck, health, metrics
 from bide.cli.jobs import jobs
-from bide.cli.options import CommandGroup, PipeClosed, json_option, queue_option, server_options
+from bide.cli.options import (
+    CommandGroup,
+    PipeClosed,
+    flag,
+    json_option,
+    queue_option,
+    server_options,
+)
 from bide.cli.overview import info, top, upcoming
 from bide.cli.queues import forget, limit, queues, upgrade
 from bide.cli.run import rq_timer, web, worker
@@ -60,10 +67,8 @@ SCRIPTS = ("enqueue",)
 
 @click.command()
 @click.argument("name", type=click.Choice(SCRIPTS))
-@click.option("--keys", "only_keys", is_flag=True, help="Print the keys of QUEUE, one per line.")
-@click.option(
-    "--sha", "only_sha", is_flag=True, help="Print the SHA-1 by which EVALSHA calls the script."
-)
+@flag("--keys only_keys", "Print the keys of QUEUE, one per line.")
+@flag("--sha only_sha", "Print the SHA-1 by which EVALSHA calls the script.")
 @queue_option("Queue whose keys are printed.")
 @server_options
 @json_option

@@ -22,6 +22,18 @@ from bide.worker.queue_state import read_strategy
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def option(names: str, metavar: str, help: str, **more: Any) -> Callable[[F], F]:
+    """An option: its names, with blanks between; what stands for its value, `N` for a number."""
+    if metavar == "N":
+        more.setdefault("type", int)
+    return click.option(*names.split(), metavar=metavar or None, help=help, **more)
+
+
+def flag(names: str, help: str) -> Callable[[F], F]:
+    """An option without a value."""
+    return click.option(*names.split(), is_flag=True, help=help)
+
+
 def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Several options as one decorator, in their order."""
     return lambda function: reduce(lambda inner, option: option(inner), options[::-1], function)
@@ -36,25 +48,25 @@ def _inherit(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
-url_option = click.option(
-    *("-u", "--url"),
-    metavar="URL",
+url_option = option(
+    "-u --url",
+    "URL",
+    "URL of the server; otherwise $BIDE_URL, [tool.bide], redis://127.0.0.1:6379/0.",
     callback=_inherit,
-    help="URL of the server; otherwise $BIDE_URL, [tool.bide], redis://127.0.0.1:6379/0.",
 )
 """`--url`; also given before the command's name, where the nearer one wins."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+json_option = flag("--json as_json", "Print JSON.")
+yes_option = flag("-y --yes", "Do not ask for confirmation.")
 
 
 server_options = together(
     url_option,
-    click.option(
+    option(
         "--prefix",
-        metavar="PREFIX",
+        "PREFIX",
+        "Prefix of all keys; otherwise $BIDE_PREFIX, [tool.bide], bide.",
         callback=_inherit,
-        help="Prefix of all keys; otherwise $BIDE_PREFIX, [tool.bide], bide.",
     ),
 )
 """`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
@@ -80,12 +92,13 @@ def site_options(function: Callable[..., Any]) -> Any:
 
 
 log_options = together(
-    click.option("-v", "--verbose", is_flag=True, help="Log every job."),
-    click.option(
+    flag("-v --verbose", "Log every job."),
+    option(
         "--log-format",
-        type=click.Choice(LOG_FORMATS),
-        help="Log format: for people, logfmt, or JSON lines; otherwise $BIDE_LOG_FORMAT.  "
+        "",
+        "Log format: for people, logfmt, or JSON lines; otherwise $BIDE_LOG_FORMAT.  "
         "[default: text]",
+        type=click.Choice(LOG_FORMATS),
     ),
 )
 """`--verbose` and `--log-format`."""
@@ -106,13 +119,12 @@ def limit_option(
     what: str, default: int | None = None, most: int | None = None
 ) -> Callable[[F], F]:
     """`--limit`: the maximum number of what is listed or changed."""
-    return click.option(
-        "-n",
-        "--limit",
-        metavar="N",
+    return option(
+        "-n --limit",
+        "N",
+        f"Maximum number of {what}.{f'  [default: {default}]' if default else ''}",
         type=click.IntRange(1, most),
         default=default,
-        help=f"Maximum number of {what}.{f'  [default: {default}]' if default else ''}",
     )
 
 
@@ -192,7 +204,8 @@ class CommandGroup(click.Group):
             name = args[0]
             if name.startswith("-"):
                 raise click.NoSuchOption(name, ctx=ctx)
-            ctx.fail(f"There is no command {name!r}{self._nearest(name)}")
+            end = did_you_mean(name, self.commands) or f"; there are {', '.join(self.commands)}."
+            ctx.fail(f"There is no command {name!r}{end}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -201,6 +214,3 @@ class CommandGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise PipeClosed from None
-
-    def _nearest(self, name: str) -> str:
-        return did_you_mean(name, self.commands) or f"; there are {', '.join(self.commands)}."

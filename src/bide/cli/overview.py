@@ -15,7 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from bide.cli.cron import print_summary
-from bide.cli.options import json_option, limit_option, queues_option, server_options, site_options
+from bide.cli.options import (
+    flag,
+    json_option,
+    limit_option,
+    option,
+    queues_option,
+    server_options,
+    site_options,
+)
 from bide.cli.queues import print_queues
 from bide.cli.screen import STATE_STYLE, Column, aside, count, echo, echo_json, show
 from bide.cli.workers import print_workers
@@ -38,21 +46,23 @@ _MOST: Final = 12
 
 @click.command()
 @queues_option("Queue to show; repeat for more.")
-@click.option(
+@option(
     "--span",
+    "",
+    "Time span to look ahead.",
     type=click.Choice(["minute", "hour", "day", "month"]),
     default="hour",
     show_default=True,
-    help="Time span to look ahead.",
 )
-@click.option(
+@option(
     "--every",
+    "",
+    "Seconds between two reads.",
     type=click.FloatRange(0.2, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two reads.",
 )
-@click.option("--once", is_flag=True, help="Print one reading and end, as without a terminal.")
+@flag("--once", "Print one reading and end, as without a terminal.")
 @server_options
 @json_option
 def top(
@@ -210,7 +220,7 @@ def info(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
 @click.command()
 @queues_option("Queue whose jobs are listed; repeat for more.")
 @limit_option("jobs to list", 20, job_commands.MAX_PAGE)
-@click.option("--within", metavar="DURATION", help="Maximum time until a job is due.")
+@option("--within", "DURATION", "Maximum time until a job is due.")
 @site_options
 @json_option
 def upcoming(

@@ -11,8 +11,10 @@ import click
 from bide.cli.options import (
     CommandGroup,
     complete_queues,
+    flag,
     json_option,
     limit_option,
+    option,
     queues_option,
     server_options,
     site_options,
@@ -28,8 +30,7 @@ from bide.model.options import QueueSettings
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.jobs import QueueStats
-from bide.protocol.commands.queues import GroupCounts
-from bide.protocol.keys import SCHEMA, Keys, keys_of
+from bide.protocol.keys import SCHEMA, Keys
 from bide.queue import Group, Queue
 from bide.views._sync import Site
 from bide.views.params import relative
@@ -47,9 +48,7 @@ queue_names = click.argument(
 )
 
 
-group_option = click.option(
-    "-g", "--group", metavar="NAME", help="Group of jobs, instead of the whole queue."
-)
+group_option = option("-g --group", "NAME", "Group of jobs, instead of the whole queue.")
 
 
 @click.group(cls=CommandGroup)
@@ -133,20 +132,16 @@ def groups(name: str, limit: int, site: Site, as_json: bool) -> None:
             *state_columns(("delayed", "waiting", "active"), lambda one: one),
             Column("concurrency", lambda one: str(one.concurrency), right=True),
             Column("priority", lambda one: str(one.priority), right=True),
-            Column("", _group_remark),
+            Column("", lambda one: Cell(group_line(one, False), "yellow" if one.paused else "dim")),
         ]
         table(columns, found[:limit])
         if len(found) > limit:
             echo(f"{len(found) - limit:,} more; -n {len(found)} shows all.", "dim")
 
 
-def _group_remark(group: GroupCounts) -> Cell:
-    return Cell(group_line(group, with_count=False), "yellow" if group.paused else "dim")
-
-
 @queues.command()
 @queue_names
-@click.option("--dry-run", is_flag=True, help="Print the number of jobs, and remove nothing.")
+@flag("--dry-run", "Print the number of jobs, and remove nothing.")
 @yes_option
 @site_options
 def purge(names: tuple[str, ...], dry_run: bool, yes: bool, site: Site) -> None:
@@ -247,7 +242,6 @@ def _forget(site: Site, name: str) -> None:
     The list may be on another node of a Cluster than the queue, so no script sees both. A job that
     comes in between is found by the second look.
     """
-    everywhere = keys_of(None, site.prefix)
     for worker in site.workers():  # busy ones with no slot left included
         if name in worker.about.queues:
             by = short_id(worker.name)
@@ -256,17 +250,17 @@ def _forget(site: Site, name: str) -> None:
                 f"this queue (`bide workers stop {by}`)."
             )
     _remove(site, name)
-    site.client.run(queue_commands.unregister_queues(everywhere, [name]))
+    site.client.run(queue_commands.unregister_queues(site.everywhere, [name]))
     try:
         _remove(site, name)
     except BideError:
-        site.client.run(queue_commands.register_queues(everywhere, [name]))
+        site.client.run(queue_commands.register_queues(site.everywhere, [name]))
         raise
 
 
 def _remove(site: Site, name: str) -> None:
     """Remove what is left of a queue, unless it holds something."""
-    holds = site.client.run(job_commands.forget(keys_of(name, site.prefix)))
+    holds = site.client.run(job_commands.forget(site.keys(name)))
     if holds:
         queue, told = shlex.quote(name), []
         for kind, n in holds.items():
@@ -279,15 +273,9 @@ def _remove(site: Site, name: str) -> None:
 @click.command()
 @queue_names
 @group_option
-@click.option(
-    "--rate", metavar="RATE", help="Jobs that may start per period: 100/s, 5/10m; or none."
-)
-@click.option(
-    "--burst", metavar="N", type=int, help="Jobs that may start at once after a quiet time."
-)
-@click.option(
-    "--concurrency", metavar="N", help="Jobs that may run at once, over all workers; or none."
-)
+@option("--rate", "RATE", "Jobs that may start per period: 100/s, 5/10m; or none.")
+@option("--burst", "N", "Jobs that may start at once after a quiet time.")
+@option("--concurrency", "N", "Jobs that may run at once, over all workers; or none.", type=str)
 @site_options
 @json_option
 def limit(
@@ -341,16 +329,8 @@ def _number(text: str) -> int | None:
 
 @click.command()
 @queue_names
-@click.option(
-    "--to",
-    "target",
-    type=int,
-    metavar="SCHEMA",
-    help=f"Schema to move to.  [default: {SCHEMA}, the newest]",
-)
-@click.option(
-    "--force", is_flag=True, help="Move the data even if a live worker does not know the schema."
-)
+@option("--to target", "SCHEMA", f"Schema to move to.  [default: {SCHEMA}, the newest]", type=int)
+@flag("--force", "Move the data even if a live worker does not know the schema.")
 @site_options
 def upgrade(names: tuple[str, ...], target: int | None, force: bool, site: Site) -> None:
     """Move the stored data of queues to another schema.
@@ -369,9 +349,7 @@ def upgrade(names: tuple[str, ...], target: int | None, force: bool, site: Site)
                 f"schema {to}; stop such workers first, or --force: then their jobs run again."
             )
     for name, counts in site.counts(known).items():
-        changed = sum(
-            _convert(site, site.queue(name).keys, step) for step in _steps(counts.schema, to)
-        )
+        changed = sum(_convert(site, site.keys(name), step) for step in _steps(counts.schema, to))
         echo(f"{name} is stored in schema {to}; {changed:,} values were changed.")
 
 

@@ -11,8 +11,10 @@ import click
 
 from bide import logs
 from bide.cli.options import (
+    flag,
     import_from_here,
     log_options,
+    option,
     queues_option,
     read_address,
     server_options,
@@ -37,68 +39,49 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @queues_option("Queue to serve; repeat for more.  [default: the queues of the modules' tasks]")
-@click.option(
+@option(
     "--strategy",
-    metavar="ORDER",
-    help="Order of the queues: strict, fair, or weights such as high=6,low=1.  [default: strict]",
+    "ORDER",
+    "Order of the queues: strict, fair, or weights such as high=6,low=1.  [default: strict]",
 )
-@click.option(
-    "-c",
-    "--concurrency",
-    metavar="N",
-    type=int,
-    help="Maximum number of jobs at once.  "
+@option(
+    "-c --concurrency",
+    "N",
+    "Maximum number of jobs at once.  "
     f"[default: {CONCURRENCY}; in processes, a share of the processors]",
 )
-@click.option(
-    "-x",
-    "--executor",
+@option(
+    "-x --executor",
+    "",
+    "Executor: this process, child processes, or a process for each job.  [default: auto]",
     type=click.Choice(EXECUTORS),
-    help="Executor: this process, child processes, or a process for each job.  [default: auto]",
 )
-@click.option(
-    "-w",
-    "--workers",
-    metavar="N",
+@option(
+    "-w --workers",
+    "N",
+    "Number of workers, in processes that a supervisor keeps alive.",
     type=click.IntRange(min=1),
-    help="Number of workers, in processes that a supervisor keeps alive.",
 )
-@click.option(
-    "--max-jobs", metavar="N", type=int, help="Replace a process after this number of jobs."
-)
-@click.option("--max-rss", metavar="SIZE", help="Replace a child process above this memory: 500MB.")
-@click.option("--max-idle", metavar="DURATION", help="Stop after this time without a job.")
-@click.option(
+@option("--max-jobs", "N", "Replace a process after this number of jobs.")
+@option("--max-rss", "SIZE", "Replace a child process above this memory: 500MB.")
+@option("--max-idle", "DURATION", "Stop after this time without a job.")
+@option(
     "--health-port",
-    metavar="[HOST:]PORT",
-    help="Answer /livez, /readyz and /metrics on this port. Without HOST the port is open on all "
+    "[HOST:]PORT",
+    "Answer /livez, /readyz and /metrics on this port. Without HOST the port is open on all "
     "IPv4 interfaces (0.0.0.0); 127.0.0.1:PORT answers this machine only.",
 )
-@click.option("--burst", is_flag=True, help="Stop when nothing is due.")
-@click.option(
-    "--lease",
-    metavar="DURATION",
-    help=f"How long a job is held without renewing.  [default: {LEASE:g}s]",
+@flag("--burst", "Stop when nothing is due.")
+@option("--lease", "DURATION", f"How long a job is held without renewing.  [default: {LEASE:g}s]")
+@option(
+    "--grace", "DURATION", f"Time for running jobs to finish, on a signal.  [default: {GRACE:g}s]"
 )
-@click.option(
-    "--grace",
-    metavar="DURATION",
-    help=f"Time for running jobs to finish, on a signal.  [default: {GRACE:g}s]",
+@option("--name", "NAME", "Worker's name in logs and `bide info`.  [default: host and process id]")
+@flag(
+    "--allow-pickle", "Read pickled arguments, of jobs that a key of $BIDE_SIGNING_KEYS has signed."
 )
-@click.option(
-    "--name",
-    metavar="NAME",
-    help="Worker's name in logs and `bide info`.  [default: host and process id]",
-)
-@click.option(
-    "--allow-pickle",
-    is_flag=True,
-    help="Read pickled arguments, of jobs that a key of $BIDE_SIGNING_KEYS has signed.",
-)
-@click.option(
-    "--allow-eviction",
-    is_flag=True,
-    help="Serve a server that drops jobs when its memory is full (maxmemory-policy).",
+@flag(
+    "--allow-eviction", "Serve a server that drops jobs when its memory is full (maxmemory-policy)."
 )
 @log_options
 @server_options
@@ -149,19 +132,15 @@ def worker(
 
 
 @click.command()
-@click.option(
+@option(
     "--listen",
-    metavar="[HOST:]PORT",
+    "[HOST:]PORT",
+    "Address to listen on; port 0 is any free port. Other machines are served only if tokens "
+    "are set.",
     default="127.0.0.1:8484",
     show_default=True,
-    help="Address to listen on; port 0 is any free port. Other machines are served only if tokens "
-    "are set.",
 )
-@click.option(
-    "--operator",
-    is_flag=True,
-    help="Let requests from this machine change things too, if no token is set.",
-)
+@flag("--operator", "Let requests from this machine change things too, if no token is set.")
 @queues_option("Queue to show; repeat for more.")
 @server_options
 def web(
@@ -216,14 +195,10 @@ def _listening(host: str, port: int) -> socket.socket:
 
 @click.command("rq-timer")
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
-@click.option("--burst", is_flag=True, help="Stop when nothing is due.")
-@click.option(
-    "--name", metavar="NAME", help="Timer's name in logs.  [default: host and process id]"
-)
-@click.option(
-    "--queue-class",
-    metavar="CLASS",
-    help="Class of the queues, if it sets a delay_key: shop.queues.MailQueue.",
+@flag("--burst", "Stop when nothing is due.")
+@option("--name", "NAME", "Timer's name in logs.  [default: host and process id]")
+@option(
+    "--queue-class", "CLASS", "Class of the queues, if it sets a delay_key: shop.queues.MailQueue."
 )
 @log_options
 @url_option

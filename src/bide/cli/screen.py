@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from bide.errors import UsageError
 from bide.logs import plain, printable
 from bide.model.job import State
-from bide.views.job import _REMARK, FoundJob, data_line, error_line, given_description
+from bide.views.job import REMARK, FoundJob, cut, data_line, error_line, given_description
 
 _SGR: Final = {
     "dim": "2",
@@ -193,9 +193,7 @@ def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
 
 def shortened(text: str) -> str:
     """Cut a text that is too long to read; it may be a megabyte."""
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}… ({len(text):,} characters; --json has them all)"
+    return cut(text, _LONGEST, f"… ({len(text):,} characters; --json has them all)")
 
 
 def _print(text: str, err: bool = False) -> None:
@@ -301,6 +299,5 @@ def remark(seen: FoundJob) -> Cell:
     if notes.error and seen.state != State.COMPLETED:
         attempt = seen.snapshot.attempt
         line = f"{f'{attempt} attempts, ' if attempt > 1 else ''}{error_line(notes.error)}"
-        short = line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
-        return Cell(short, "red" if seen.state == State.FAILED else "dim")
+        return Cell(cut(line, REMARK), "red" if seen.state == State.FAILED else "dim")
     return Cell(data_line(seen)) if seen.snapshot.is_item else Cell(given_description(seen), "dim")

@@ -20,7 +20,7 @@ import redis
 from redis import exceptions as lib
 from redis.retry import Retry
 
-from bide.cli.options import json_option, queues_option, server_options
+from bide.cli.options import flag, json_option, option, queues_option, server_options
 from bide.cli.screen import aside, echo, echo_json
 from bide.client import blocking
 from bide.client.acl import ROLES, Role, rules
@@ -228,12 +228,8 @@ _BARE: Final = re.compile(r"[\w:{}~&+@|*./%-]+", re.ASCII)
 @click.command()
 @click.argument("roles", nargs=-1, type=click.Choice(ROLES), metavar="[ROLE]...")
 @queues_option("Queue to allow; repeat for more.  [default: all queues of the prefix]")
-@click.option(
-    "--user", metavar="NAME", help="User's name, for a single role.  [default: PREFIX-ROLE]"
-)
-@click.option(
-    "--fsync", is_flag=True, help='Add permissions for durability="fsync" (Redis 7.2, Valkey).'
-)
+@option("--user", "NAME", "User's name, for a single role.  [default: PREFIX-ROLE]")
+@flag("--fsync", 'Add permissions for durability="fsync" (Redis 7.2, Valkey).')
 @server_options
 @json_option
 def acl(

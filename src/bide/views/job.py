@@ -21,7 +21,7 @@ from bide.queue.job_view import JobView, call, written
 from bide.tasks.task import signature_of
 from bide.views.params import moment_json, report
 
-_REMARK: Final = 200
+REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
 
 
@@ -70,6 +70,11 @@ class FoundJob(NamedTuple):
         return (self.snapshot.now_us - self.moment_us) / 1e6
 
 
+def cut(text: str, most: int, end: str = "…") -> str:
+    """The first characters of a text, and an end where there are more."""
+    return text if len(text) <= most else f"{text[:most]}{end}"
+
+
 def data_line(seen: FoundJob) -> str:
     """The data of an item, as far as a list has room; nothing of a job."""
     if not seen.snapshot.is_item:
@@ -78,7 +83,7 @@ def data_line(seen: FoundJob) -> str:
         line = written(seen.snapshot.data())
     except PayloadError as error:
         return str(error)
-    return line if len(line) <= _REMARK else f"{line[:_REMARK]}…"
+    return cut(line, REMARK)
 
 
 def given_description(seen: FoundJob) -> str:
@@ -203,17 +208,17 @@ def describe(snapshot: Snapshot, mask: Mask) -> str:
     task = snapshot.task
     try:
         if snapshot.is_item:
-            return _cut(written(mask(task, "data", plain(snapshot.data()))))
+            return cut(written(mask(task, "data", plain(snapshot.data()))), _LONGEST)
         head = snapshot.head
         if head.description is not None:
-            return _cut(head.description)
+            return cut(head.description, _LONGEST)
         if head.codec != "json":
             return task
         args = mask(task, "args", plain(list(head.args)))
         kwargs = mask(task, "kwargs", plain(dict(head.kwargs)))
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             return f"{task}(…)"
-        return _cut(f"{task}({call(args, kwargs)})")
+        return cut(f"{task}({call(args, kwargs)})", _LONGEST)
     except PayloadError:
         return task
 
@@ -233,10 +238,6 @@ def searched(snapshot: Snapshot, mask: Mask) -> str:
     except PayloadError:
         pass
     return "\n".join(parts)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 Mask = Callable[[str, str, Any], Any]

@@ -286,15 +286,11 @@ class _Bounded(H11Protocol):
         super().connection_lost(exc)
 
     def _look(self) -> None:
-        if self._is_answered():
-            self._stop_waiting()
+        cycle = self.cycle
+        if cycle is not None and not (cycle.more_body or cycle.response_complete):
+            self._stop_waiting()  # a whole request has arrived, and its response is on its way
         elif self not in self.waiting and not self.transport.is_closing():
             self._wait()
-
-    def _is_answered(self) -> bool:
-        """Whether a whole request has arrived, whose response is on its way."""
-        cycle = self.cycle
-        return cycle is not None and not (cycle.more_body or cycle.response_complete)
 
     def _wait(self) -> None:
         self.waiting[self] = None

@@ -33,6 +33,7 @@ from bide.version import VERSION
 from bide.views import READS
 from bide.views._async import AsyncSite
 from bide.views.charts import draw, draw_heatmap
+from bide.views.job import cut
 from bide.views.params import ORDER, NotFound, Params, about, megabytes, relative
 from bide.views.timeline import TIMELINE_SPANS
 from bide.web.access import Role, extra_headers, status_and_sentence
@@ -178,8 +179,8 @@ def _printable(value: Any) -> Any:
 
 
 def _block(text: str) -> Markup:
-    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… ({len(text):,} characters)"
-    return Markup("\n").join(escape(printable(line)) for line in cut.split("\n"))
+    lines = cut(text, _LONGEST, f"\n… ({len(text):,} characters)").split("\n")
+    return Markup("\n").join(escape(printable(line)) for line in lines)
 
 
 def _pretty(value: Any) -> Markup:

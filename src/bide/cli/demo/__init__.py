@@ -18,20 +18,21 @@ from types import FrameType
 
 import click
 
+from bide.cli.options import option
+
 
 @click.command()
 @click.argument("orders_csv", metavar="[ORDERS.csv]", required=False, type=Path)
-@click.option(
-    "--orders", type=click.IntRange(1), help="Number of orders; the file is cut or repeated."
-)
-@click.option(
+@option("--orders", "", "Number of orders; the file is cut or repeated.", type=click.IntRange(1))
+@option(
     "--speed",
+    "",
+    "Seconds of the file that pass in one second.",
     type=click.FloatRange(0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Seconds of the file that pass in one second.",
 )
-@click.option("--keep", type=Path, metavar="DIR", help="Keep the journal and the workers' logs.")
+@option("--keep", "DIR", "Keep the journal and the workers' logs.", type=Path)
 def demo(orders_csv: Path | None, orders: int | None, speed: float, keep: Path | None) -> None:
     """Run 300 orders, kill a worker, and check every order.
 

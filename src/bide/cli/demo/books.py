@@ -30,6 +30,7 @@ each order it holds the journal against these rules:
 from __future__ import annotations
 
 import csv
+import errno
 import math
 import os
 import re
@@ -37,11 +38,12 @@ import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TextIO
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -140,30 +142,29 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open a journal; made if need be."""
         self._path = path
-        try:
+        with self._explained():
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise self._failed(error.strerror) from None
 
     def write(self, event: Event) -> None:
-        """Append one event."""
+        """Append one event, in a single `write`."""
         line = msgspec.json.encode(event) + b"\n"
-        try:
-            written = os.write(self._fd, line)
-        except OSError as error:
-            raise self._failed(error.strerror) from None
-        if written != len(line):
-            raise self._failed("it took only a part of a line")
+        with self._explained():
+            if os.write(self._fd, line) != len(line):
+                raise OSError(errno.ENOSPC, "it took only a part of a line")
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
 
-    def _failed(self, reason: str | None) -> DemoError:
-        return DemoError(
-            f"{self._path} cannot be written ({reason}); make room there, or give --keep a "
-            "directory of your own."
-        )
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DemoError(
+                f"{self._path} cannot be written ({error.strerror}); make room there, or give "
+                "--keep a directory of your own."
+            ) from None
 
 
 class Record:
@@ -260,7 +261,8 @@ def read_orders(path: Path) -> Orders:
     columns = ",".join(COLUMNS)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            orders = _read(path, file, columns)
+            reader = csv.reader(file)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     except OSError as error:
         raise DemoError(
             f"{path} cannot be read ({error.strerror}); give the path of a CSV file with the "
@@ -271,23 +273,11 @@ def read_orders(path: Path) -> Orders:
             f"{path} is not a CSV file in UTF-8 ({error}); save it as one, with the columns "
             f"{columns}."
         ) from None
-    if not orders.good:
-        first = f" ({orders.bad[0].removesuffix('; skipped.')})" if orders.bad else ""
-        raise DemoError(
-            f"{path} holds no usable order{first}; give it at least one row such as "
-            "A-0001,0.0,2.5,1.2 under its header."
-        )
-    return orders
-
-
-def _read(path: Path, file: TextIO, columns: str) -> Orders:
-    rows = csv.reader(file)
-    header = next(rows, None)
-    if header is None:
+    if not rows:
         raise DemoError(
             f"{path} is empty; its first line must be {columns}, and each line after it an order."
         )
-    names = [name.strip() for name in header]
+    (_, names), *rows = rows
     if missing := [column for column in COLUMNS if names.count(column) != 1]:
         raise DemoError(
             f"{path} has the header {','.join(names)[:200]!r}, in which {', '.join(missing)} "
@@ -295,34 +285,35 @@ def _read(path: Path, file: TextIO, columns: str) -> Orders:
         )
     orders = Orders([], [])
     lines: dict[str, int] = {}
-    for row in rows:
-        cells = [cell.strip() for cell in row]
+    for line, cells in rows:
         if not any(cells):
             continue
         try:
             if len(cells) != len(names):
                 raise ValueError(f"has {len(cells)} fields, not {len(names)}")
-            order = _order(**{name: cells[names.index(name)] for name in COLUMNS})
-            first = lines.setdefault(order.number, rows.line_num)
-            if first != rows.line_num:
+            order = _order(*(cells[names.index(name)] for name in COLUMNS))
+            first = lines.setdefault(order.number, line)
+            if first != line:
                 raise ValueError(f"has the order {order.number} again, which is on line {first}")
             orders.good.append(order)
         except ValueError as reason:
-            orders.bad.append(f"line {rows.line_num} {reason}; skipped.")
+            orders.bad.append(f"line {line} {reason}; skipped.")
+    if not orders.good:
+        why = f" ({orders.bad[0].removesuffix('; skipped.')})" if orders.bad else ""
+        raise DemoError(
+            f"{path} holds no usable order{why}; give it at least one row such as "
+            "A-0001,0.0,2.5,1.2 under its header."
+        )
     return orders
 
 
-def _order(order: str, placed: str, deadline: str, paid_after: str) -> Order:
-    if not _NUMBER.fullmatch(order):
+def _order(number: str, placed: str, deadline: str, paid_after: str) -> Order:
+    if not _NUMBER.fullmatch(number):
         raise ValueError(
-            f"has the order number {order[:60]!r}, which is not 1 to 100 of A-Z a-z 0-9 . _ + -"
+            f"has the order number {number[:60]!r}, which is not 1 to 100 of A-Z a-z 0-9 . _ + -"
         )
-    return Order(
-        order,
-        _seconds("placed", placed),
-        _seconds("deadline", deadline),
-        _seconds("paid_after", paid_after) if paid_after else None,
-    )
+    paid = _seconds("paid_after", paid_after) if paid_after else None
+    return Order(number, _seconds("placed", placed), _seconds("deadline", deadline), paid)
 
 
 def _seconds(column: str, text: str) -> float:
@@ -568,28 +559,20 @@ def histogram(books: Books, ascii_only: bool = False) -> Iterator[Text]:
         for place in (last - 1, last) if last - before == 2 else (last,):
             n, again = first[place], redelivered[place]
             width = both[place] / max(both.values()) * BAR
-            bar = "#" * math.ceil(width) if ascii_only else _blocks(width)
+            eighths = max(1, round(width * 8)) if width else 0  # whatever there is, is seen
+            bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+            bar = "#" * math.ceil(width) if ascii_only else bar
+            low = describe(EDGES_US[place - 1] / 1e6) if place else "less"
+            label = f"  over {low}"
+            if place < len(EDGES_US):
+                label = f"{low:>5} - {describe(EDGES_US[place] / 1e6)}"
             yield Text.assemble(
-                f"  {_label(place):15} ",
+                f"  {label:15} ",
                 (axis, "dim"),
                 (bar, "yellow" if again > n else "cyan"),
                 f" {n:,}" if n else "",
                 (f" {again:,} redelivered" if again else "", "yellow"),
             )
-
-
-def _label(place: int) -> str:
-    """Where a bucket begins and ends; `place` is its position in `EDGES_US`, as `bisect` has it."""
-    if place == len(EDGES_US):
-        return f"  over {describe(EDGES_US[-1] / 1e6)}"
-    low = describe(EDGES_US[place - 1] / 1e6) if place else "less"
-    return f"{low:>5} - {describe(EDGES_US[place] / 1e6)}"
-
-
-def _blocks(width: float) -> str:
-    """A bar in eighths of a character; whatever there is, is seen."""
-    eighths = max(1, round(width * 8)) if width else 0
-    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
 def main() -> None:

@@ -23,12 +23,13 @@ import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -103,22 +104,19 @@ STOP_TIMEOUT: Final = 5.0
 class Workers:
     """The worker processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, logs: Path) -> None:
+        """Set up; the workers log to files in that directory."""
+        self._logs = logs
+        self.pids: list[int] = []
+        """Of all, also of one that was killed."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._logs: dict[int, Path] = {}
-        self._killed: set[int] = set()
+        """Those that should run."""
 
-    @property
-    def pids(self) -> list[int]:
-        """Their process ids, also of those that have been killed."""
-        return list(self._processes)
-
-    def start(self, url: str, journal: Path, logs: Path) -> None:
+    def start(self, url: str, journal: Path) -> None:
         """Start the workers, and wait until the server knows all of them."""
         options = ["-u", url, "-q", QUEUE, "--lease", f"{LEASE:g}s"]
         for number in range(1, WORKERS + 1):
-            log = logs / f"worker-{number}.log"
-            with log.open("wb") as out:
+            with (self._logs / f"worker-{number}.log").open("wb") as out:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "bide", "worker", "bide.cli.demo.play", *options],
                     stdin=subprocess.PIPE,
@@ -127,11 +125,11 @@ class Workers:
                     env={**os.environ, JOURNAL: str(journal.absolute())},
                     start_new_session=True,
                 )
+            self.pids.append(process.pid)
             self._processes[process.pid] = process
-            self._logs[process.pid] = log
         site = Site(url, None)
         deadline = time.monotonic() + START_TIMEOUT
-        while not set(self.pids) <= {worker.about.pid for worker in site.workers()}:
+        while not {*self.pids} <= {worker.about.pid for worker in site.workers()}:
             self.check()
             if time.monotonic() > deadline:
                 raise books.DemoError(
@@ -143,23 +141,20 @@ class Workers:
     def check(self) -> None:
         """See that all those run that should."""
         for pid, process in self._processes.items():
-            if pid not in self._killed and process.poll() is not None:
-                said = self._logs[pid].read_text(errors="replace").splitlines()[-8:]
+            if process.poll() is not None:
+                log = self._logs / f"worker-{self.pids.index(pid) + 1}.log"
+                said = log.read_text(errors="replace").splitlines()[-8:]
                 ended = f"Worker {pid} ended by itself (code {process.returncode}):"
                 raise books.DemoError("\n    ".join([ended, *said]))
 
     def kill(self, pid: int) -> books.Killed:
         """Kill one (SIGKILL) and wait for its end."""
-        self._killed.add(pid)
-        at_us = now_us()
-        self._processes[pid].kill()
-        self._processes[pid].wait()
+        process, at_us = self._processes.pop(pid), now_us()
+        process.kill()
+        process.communicate()
         return books.Killed(pid, at_us, now_us())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+    def end(self, error: type[BaseException] | None, *_: object) -> None:
         """Have all end: after a whole run, they are asked first, and get a moment."""
         deadline = time.monotonic() + (0.0 if error else STOP_TIMEOUT)
         for process in self._processes.values():
@@ -167,7 +162,6 @@ class Workers:
         for process in self._processes.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-        for process in self._processes.values():
             process.kill()
             process.communicate()
 
@@ -203,10 +197,7 @@ class View:
             counts = _counts(record)
             self.say(f"{elapsed:.1f} s", ", ".join(f"{n:,} {name}" for name, n, _ in counts))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
         """Take the live picture away."""
         self._live.stop()
 
@@ -276,14 +267,14 @@ class Desk:
     speed: float
 
     def __post_init__(self) -> None:
-        by_time = sorted(self.orders, key=lambda order: order.placed)
-        self._to_place = deque((order.placed / self.speed, order) for order in by_time)
-        payments = [
-            ((order.placed + order.paid_after) / self.speed, order.number)
-            for order in by_time
+        todo = [(order.placed, False, order) for order in self.orders]
+        todo += [
+            (order.placed + order.paid_after, True, order)
+            for order in self.orders
             if order.paid_after is not None
         ]
-        self._to_pay = deque(sorted(payments))
+        self._todo = deque(sorted(todo, key=itemgetter(0)))
+        """When, in the scenario's time, whether an order is paid or else placed, and which."""
         self._last_due_us = 0
         self._taken_back = 0
         """Cancellations that were cancelled, because the order was paid in time."""
@@ -293,24 +284,23 @@ class Desk:
         """Play until every job has run, or those that are missing are given up."""
         started = time.monotonic()
         self.journal.write(books.Opened(now_us(), self.speed, NOTIFY_AFTER))
-        next_at: float | None = 0.0
-        while next_at is not None or not self._ended():
+        while self._todo or not self._ended():
             elapsed = time.monotonic() - started
-            while self._to_place and self._to_place[0][0] <= elapsed:
-                batch: list[books.Order] = []
-                while self._to_place and self._to_place[0][0] <= elapsed and len(batch) < BATCH:
-                    batch.append(self._to_place.popleft()[1])
-                self._place(batch)
-            while self._to_pay and self._to_pay[0][0] <= elapsed:
-                self._pay(self._to_pay.popleft()[1])
+            due: dict[bool, list[books.Order]] = {False: [], True: []}
+            while self._todo and self._todo[0][0] <= elapsed * self.speed:
+                _, is_paid, order = self._todo.popleft()
+                due[is_paid].append(order)
+            for first in range(0, len(due[False]), BATCH):
+                self._place(due[False][first : first + BATCH])
+            for order in due[True]:
+                self._pay(order.number)
             self._listen()
             self.workers.check()
             if not self.record.killed:
                 self._kill_one()
             self.view.show(self.record, len(self.orders), elapsed, self.workers.pids)
-            todo = [some[0][0] for some in (self._to_place, self._to_pay) if some]
-            next_at = min(todo, default=None)
-            until_next = math.inf if next_at is None else next_at - (time.monotonic() - started)
+            next_at = self._todo[0][0] / self.speed if self._todo else math.inf
+            until_next = next_at - (time.monotonic() - started)
             time.sleep(max(0.0, min(_LOOK_EVERY, until_next)))
         if not self.record.killed:
             self.view.say("killed", "no worker: none was caught at work")
@@ -410,7 +400,11 @@ def play(path: Path | None, number: int | None, speed: float, keep: Path | None)
         # The server's directory is a temporary one: it goes with the server, whatever happens.
         directory = keep or server.directory
         file = directory / JOURNAL_FILE
-        with closing(books.Journal(file)) as journal, View() as view, Workers() as workers:
+        view, workers = View(), Workers(directory)
+        with ExitStack() as stack:
+            journal = stack.enter_context(closing(books.Journal(file)))
+            stack.callback(view.end)
+            stack.push(workers.end)
             view.console.print("  [bold]bide demo: an order desk[/bold]\n")
             for row in read.bad[: books.SHOWN]:
                 view.say("skipped", f"{source} {row}", "yellow")
@@ -422,7 +416,7 @@ def play(path: Path | None, number: int | None, speed: float, keep: Path | None)
             if keep or number is not None:
                 path = directory / "orders.csv"
                 books.write_orders(path, orders)
-            workers.start(server.url, file, directory)
+            workers.start(server.url, file)
             view.say("workers", f"{WORKERS} processes: {', '.join(map(str, workers.pids))}")
             seconds = max(o.placed + max(o.deadline, o.paid_after or 0) for o in orders) / speed
             view.say("orders", f"{len(orders):,} from {source}, in {describe(seconds)}")

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import click
 
-from bide.cli.jobs.show import (
-    MOST,
-    filter_options,
-    in_order,
-    job_columns,
-    locate,
-    read_ids,
-    scan,
+from bide.cli.jobs.show import MOST, filter_options, in_order, job_columns, locate, read_ids, scan
+from bide.cli.options import (
+    flag,
+    json_option,
+    limit_option,
+    option,
+    site_options,
+    together,
+    yes_option,
 )
-from bide.cli.options import json_option, limit_option, site_options, together, yes_option
 from bide.cli.screen import aside, bar, confirmed, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.logs import printable
@@ -59,9 +59,9 @@ class Meant:
 _CHOOSING: Final = together(
     click.argument("ids", nargs=-1, metavar="[ID]..."),
     filter_options,
-    click.option("--all-queues", is_flag=True, help="Look in all queues."),
+    flag("--all-queues", "Look in all queues."),
     limit_option("jobs to change", most=MOST),
-    click.option("--dry-run", is_flag=True, help="List the matching jobs, and change nothing."),
+    flag("--dry-run", "List the matching jobs, and change nothing."),
     yes_option,
     site_options,
     json_option,
@@ -69,15 +69,11 @@ _CHOOSING: Final = together(
 """Arguments and options that say which jobs are meant."""
 
 _DUE: Final = together(
-    click.option(
-        "--in", "delay", metavar="DELAY", help="New due time, from now: 30, 250ms, 5m, 1h30m."
-    ),
-    click.option("--at", metavar="MOMENT", help="New due time: 2030-01-31T09:00:00+01:00."),
+    option("--in delay", "DELAY", "New due time, from now: 30, 250ms, 5m, 1h30m."),
+    option("--at", "MOMENT", "New due time: 2030-01-31T09:00:00+01:00."),
 )
 _OPTIONS: Final[dict[str, Callable[[Any], Any]]] = {
-    "cancel": click.option(
-        "--leave-running", is_flag=True, help="Do not ask running jobs to stop."
-    ),
+    "cancel": flag("--leave-running", "Do not ask running jobs to stop."),
     "retry": _DUE,
     "reschedule": _DUE,
 }

@@ -16,8 +16,10 @@ from typing import Any, Final
 import click
 
 from bide.cli.options import (
+    flag,
     json_option,
     limit_option,
+    option,
     queues_option,
     site_options,
     together,
@@ -58,28 +60,22 @@ MOST: Final = 1_000_000_000
 
 _FILTER: Final = together(
     queues_option("Queue to look in; repeat for more."),
-    click.option(
-        *("-s", "--state", "states"),
+    option(
+        "-s --state states",
+        "STATE",
+        f"State of the jobs; repeat for more: {', '.join(ORDER)}.",
         multiple=True,
-        metavar="STATE",
         type=click.Choice([state.value for state in ORDER]),
-        help=f"State of the jobs; repeat for more: {', '.join(ORDER)}.",
     ),
-    click.option("--task", metavar="PATTERN", help="Name of the task, or a pattern: 'shop:*'."),
-    click.option(
-        "--error",
-        metavar="PATTERN",
-        help="Part of the last error, or a pattern: 'KeyError: *'.",
-    ),
-    click.option(
+    option("--task", "PATTERN", "Name of the task, or a pattern: 'shop:*'."),
+    option("--error", "PATTERN", "Part of the last error, or a pattern: 'KeyError: *'."),
+    option(
         "--older-than",
-        metavar="DURATION",
-        help="Jobs that ended, started or were due (depending on their state) longer ago.",
+        "DURATION",
+        "Jobs that ended, started or were due (depending on their state) longer ago.",
     ),
-    click.option(
-        "--due-before",
-        metavar="WHEN",
-        help="Jobs that are due before a moment, or within a duration from now.",
+    option(
+        "--due-before", "WHEN", "Jobs that are due before a moment, or within a duration from now."
     ),
 )
 
@@ -352,10 +348,8 @@ def _ago(at: datetime, now: datetime) -> str:
 @click.command()
 @filter_options
 @limit_option("jobs to list", 50, MOST)
-@click.option(
-    "--offset", metavar="N", type=click.IntRange(0, MOST), default=0, help="Number of jobs to skip."
-)
-@click.option("--ids", "only_ids", is_flag=True, help="Print ids only, for `bide jobs ... -`.")
+@option("--offset", "N", "Number of jobs to skip.", type=click.IntRange(0, MOST), default=0)
+@flag("--ids only_ids", "Print ids only, for `bide jobs ... -`.")
 @site_options
 @json_option
 def ls(
