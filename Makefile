@@ -29,7 +29,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test slow test-all everywhere oldest check format docs fuzz bench \
+.PHONY: help demo test test-busy slow test-all everywhere oldest check format docs fuzz bench \
 	mutants mutants-lua mutants-python chaos clean
 
 help:  ## List the targets
@@ -40,6 +40,9 @@ demo: $(VENV)/has-embedded  ## Run the demo on a server of its own
 
 test: $(VENV)/has-dev  ## Run the quick tests: each behaviour once (ARGS="-k embedded -x")
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
+
+test-busy: $(VENV)/has-dev  ## Run the quick tests beside processes that occupy all processors
+	@$(PY) -m tests.support.busy $(MAKE) test
 
 slow: $(VENV)/has-dev $(VENV)/has-browser  ## Run the slow tests: all servers, chaos, fuzz, browser
 	@$(PY) -m pytest -q -n $$(($(CORES) + 1)) --dist loadfile -m slow $(ARGS)

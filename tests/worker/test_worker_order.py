@@ -286,8 +286,8 @@ def test_a_full_worker_asks_nobody_for_nothing(
         jobs.wait_seen(1)
         fill(high, 50)
         fill(low, 50)
-        begun, before = time.monotonic(), commands(direct)
-        while time.monotonic() < begun + 2.5:
+        before = commands(direct)
+        for _ in range(25):
             fill(high, 1)
             time.sleep(0.1)
         made = commands(direct) - before

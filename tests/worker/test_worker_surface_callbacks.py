@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bide import Queue, Retry
+from bide import Queue, Retry, State
 from tests.support import jobs, surface
 from tests.support.workers import at_work, burst, eventually
 
@@ -79,8 +79,9 @@ def test_a_job_that_ran_too_long_is_told(queue: Queue, task: Any, teller: Any) -
     job = queue.enqueue(task, timeout=0.5, on_failure=teller)
     burst(queue)
     jobs.gate.set()
-    seen = jobs.wait_seen(2 if task is jobs.hang else 3)
-    ((_, id, text, is_current),) = [what for what in seen if what[0] == "told"]
+    if task is jobs.wait_thread:  # it begins, ends, and is told of
+        jobs.wait_seen(3)
+    ((_, id, text, is_current),) = [what for what in jobs.seen if what[0] == "told"]
     assert (id, is_current) == (job.id, True)
     assert "ran longer than its time-out of 0.5 s" in text
 
@@ -92,6 +93,10 @@ def test_a_job_that_could_not_be_called_is_told(queue: Queue, teller: Any) -> No
     ((_, id, text, is_current),) = jobs.seen
     assert (id, is_current) == (job.id, True)
     assert "needs its argument 'a'" in text
+
+
+TIMEOUTS = (1, 4, 16)
+"""Seconds, tried in turn: on a busy machine the time may be over before the callback starts."""
 
 
 @pytest.mark.parametrize("task", [jobs.wait_thread, "tests.support.jobs:add"])
@@ -114,16 +119,24 @@ def test_a_job_that_was_cancelled_tells_nobody(queue: Queue) -> None:
 
 
 def test_a_callback_that_takes_too_long_is_ended_and_the_outcome_stands(queue: Queue) -> None:
-    job = queue.enqueue(jobs.add_async, 2, 3, timeout=1, on_success=surface.told_forever)
-    burst(queue)
+    for timeout in TIMEOUTS:
+        jobs.seen.clear()
+        job = queue.enqueue(jobs.add_async, 2, 3, timeout=timeout, on_success=surface.told_forever)
+        burst(queue)
+        if jobs.seen[1:] == ["told"]:
+            break
     assert jobs.seen[1:] == ["told"]
     assert job.refresh().result == 5
 
 
 def test_also_one_that_is_told_of_a_time_out(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bide.worker.executors.local.GRACE", 0.2)
-    job = queue.enqueue(jobs.hang, timeout=0.5, on_failure=surface.told_forever)
-    burst(queue)
+    for timeout in TIMEOUTS:
+        monkeypatch.setattr("bide.worker.executors.local.GRACE", timeout / 5)
+        jobs.seen.clear()
+        job = queue.enqueue(jobs.hang, timeout=timeout / 2, on_failure=surface.told_forever)
+        burst(queue)
+        if jobs.seen == ["begun", "told"]:
+            break
     assert jobs.seen == ["begun", "told"]
     error = job.refresh().error
     assert error is not None
@@ -131,9 +144,14 @@ def test_also_one_that_is_told_of_a_time_out(queue: Queue, monkeypatch: pytest.M
 
 
 def test_a_job_that_is_cancelled_while_its_callback_runs_has_completed(queue: Queue) -> None:
-    job = queue.enqueue(jobs.add_async, 2, 3, on_success=surface.told_forever, timeout=1)
-    with at_work(queue):
-        jobs.wait_seen(2)
-        assert job.cancel()
-        eventually(lambda: job.refresh().finished)
+    for timeout in TIMEOUTS:
+        jobs.seen.clear()
+        job = queue.enqueue(jobs.add_async, 2, 3, on_success=surface.told_forever, timeout=timeout)
+        with at_work(queue):
+            eventually(lambda: len(jobs.seen) == 2 or job.refresh().finished)  # noqa: B023
+            is_asked = job.cancel()
+            eventually(lambda: job.refresh().finished)  # noqa: B023
+        if is_asked and job.status is State.COMPLETED:
+            break
+    assert is_asked
     assert job.result == 5
