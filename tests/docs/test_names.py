@@ -17,7 +17,7 @@ import pytest
 import bide
 import bide.queue
 from tests.docs import lists
-from tests.docs.denials import FEATURES, denied
+from tests.docs.denials import ACTIONS, COMMON, FEATURES, denied
 from tests.docs.names import Passage, Reader, Unknown, command_lines, passages
 from tests.docs.pages import PAGES, ROOT, code_of, steps
 
@@ -102,13 +102,20 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
 """Names of other libraries, of servers and systems that a page mentions where it speaks of ours."""
 
 TRUE: Final[dict[str, str]] = {
+    "README.md": "cannot record a result",
     "docs/cli.md": "no progress bars",
     "docs/coming-from/bull.md": "no `waiting` event",
     "docs/decisions/0010-signatures.md": "no time and no priority",
     "docs/decisions/0014-dependencies.md": "touches no group",
+    "docs/howto/dependencies.md": "and cannot be batched",
     "docs/howto/groups.md": "for a job without a group",
+    "docs/howto/ids.md": "by default there are no retries",
     "docs/howto/page.md": "no cron expressions are counted",
+    "docs/howto/schedules.md": "and cannot be batched",
+    "docs/howto/sync-and-async.md": "A blocking call cannot be cancelled",
     "docs/testing.md": "enqueues itself without end",
+    "docs/when-not.md": "An e-mail cannot be cancelled after it was sent",
+    "docs/why/cost.md": "keeps no history of a whole workflow",
 }
 """What reads like the denial of a feature, and is none."""
 
@@ -189,7 +196,7 @@ def test_no_exception_is_left_of_what_no_page_says_any_more() -> None:
 
 
 def test_each_feature_that_must_not_be_denied_is_there() -> None:
-    for ours in FEATURES.values():
+    for ours in (FEATURES | COMMON | ACTIONS).values():
         Reader(RECEIVERS, frozenset()).check(ours)
 
 
@@ -268,6 +275,25 @@ def test_a_name_that_there_is_passes(span: str) -> None:
     Reader(RECEIVERS, frozenset()).check(span)
 
 
+WORDS: Final = (
+    *("workflows", "dependencies", "schedules", "cron", "expiry", "rate limits", "groups"),
+    *("priorities", "deduplication", "batching", "progress", "callbacks", "middlewares"),
+    *("dashboard", "metrics", "events", "retries", "results", "retention", "pause"),
+    *("cancellation", "signing", "durability", "Django", "testing", "command line"),
+)
+FORMS: Final = (
+    "bide has no {}.",
+    "bide does not support {}.",
+    "bide doesn't offer {} of any kind.",
+    "There is no support for {}.",
+    "bide knows nothing of {}.",
+    "The {} of a queue is not possible.",
+    "| Bull | here |\n|---|---|\n| {} | - |",
+    "| Bull | here |\n|---|---|\n| {} | |",
+    "| Bull | here |\n|---|---|\n| {} | no |",
+)
+
+
 def _first(text: str) -> list[str]:
     """What the last passage of a text on another library denies."""
     *_, last = passages(text, compares=True)
@@ -297,10 +323,54 @@ def _first(text: str) -> list[str]:
         "| Bull | here |\n|---|---|\n| sandboxed processor | – |",
         "| RQ | bide |\n|---|---|\n| `enqueued_at` | `job.due` |",
         "| Bull | here |\n|---|---|\n| `delay`, `timestamp` | `delay=`, `at=` |",
+        "bide cannot expire a job.",
+        "bide cannot cancel a job that runs.",
+        "A queue can't be paused.",
+        "Jobs cannot be signed, so whoever reaches the server may add any.",
+        "You cannot chain jobs.",
+        "bide is unable to retry jobs.",
+        "bide does not support workflows.",
+        "bide doesn't offer retries.",
+        "It does not come with a dashboard.",
+        "The library doesn't have any events.",
+        "bide does not know `expires=`.",
+        "bide never retries a job.",
+        "bide won't cancel a job that runs.",
+        "To pause a queue is not possible.",
+        "Pausing a queue is not possible.",
+        "Cancelling a job is impossible.",
+        "It is not possible to limit the rate of a queue.",
+        "There is no way to cancel a job.",
+        "There is no way to run a job of yours on a schedule.",
+        "The worker knows nothing of groups.",
+        "There is nothing like `bide cron ls`.",
+        "bide has no support for Django.",
+        "There is no integration with Django.",
+        "bide has no command line.",
+        "bide lacks testing helpers.",
+        "bide provides neither schedules nor workflows.",
+        "There is no durability option.",
+        "There is no retention.",
+        "Results are not kept.",
+        "*Instead*: ask the server; there are no events.",
+        "| RQ | bide |\n|---|---|\n| `ttl` | - |",
+        "| RQ | bide |\n|---|---|\n| `ttl` | — |",
+        "| RQ | bide |\n|---|---|\n| `ttl` | |",
+        "| RQ | bide |\n|---|---|\n| `ttl` | no |",
+        "| RQ | bide |\n|---|---|\n| `ttl` | No; see below |",
+        "| RQ | bide |\n|---|---|\n| `ttl` | None |",
+        "| RQ | bide |\n|---|---|\n| events | unsupported |",
+        "| RQ | bide |\n|---|---|\n| dashboard | n/a |",
     ],
 )
 def test_a_denial_is_found(text: str) -> None:
     assert _first(text)
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_denial_of_each_feature_is_found(form: str, word: str) -> None:
+    assert _first(form.format(word))
 
 
 @pytest.mark.parametrize(
@@ -311,6 +381,13 @@ def test_a_denial_is_found(text: str) -> None:
         "A job may wait for others: `depends_on=`.",
         "There is no `queue.enqueue_at`.",
         "Without `retry=` the first error is final.",
+        "When no retries are left, the job has failed.",
+        "It ends when no event has come for that time.",
+        "A paused worker does not claim jobs.",
+        "No job is lost.",
+        "If the server is down, a worker cannot claim jobs.",
+        "| RQ | bide |\n|---|---|\n| cancellation | nothing is lost |",
+        "| RQ | bide |\n|---|---|\n| `ttl` | -1 means for ever |",
         "| RQ | bide |\n|---|---|\n| `lpop` | –; inner parts |",
         "| RQ | bide |\n|---|---|\n| `ttl` | `expires=` |",
     ],
