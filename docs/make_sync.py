@@ -53,6 +53,7 @@ SENTENCES: Final = {
         "next batch is prepared and sent."
     ),
     "in a task of its own": "in a thread of its own",
+    "A task that calls a function with events": "A thread that calls a function with events",
     "A coroutine function is awaited. ": "",
     " If this is cancelled, the next call returns it.": "",
     "Close the connections of this event loop, after the enqueues that are in flight.": (

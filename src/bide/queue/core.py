@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat
 from operator import is_not, itemgetter
 from types import MethodType
-from typing import Any, Final, Generic, NamedTuple, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 from bide.client import config
@@ -24,11 +25,18 @@ from bide.errors import (
 )
 from bide.model.constraints import check_concurrency, has_dedup
 from bide.model.dedup import write_dedup
-from bide.model.durations import Duration, to_us
+from bide.model.durations import Duration, at_to_us, delay_to_us, to_us
 from bide.model.events import Event, check_kinds
 from bide.model.ids import check_name
 from bide.model.limits import KEEP, stored_active, stored_rate
-from bide.model.options import CONSTRAINTS, GroupSettings, Options, QueueSettings, check_names
+from bide.model.options import (
+    CONSTRAINTS,
+    GroupSettings,
+    Options,
+    QueueSettings,
+    TaskOptions,
+    check_names,
+)
 from bide.model.payload.body import Body, is_item
 from bide.model.payload.serializers import CODECS, Codec, pack
 from bide.model.payload.signing import VARIABLE, Kind, Seal
@@ -44,16 +52,22 @@ from bide.queue.dependencies import constraints_of, references
 from bide.queue.event_reader import EventReader
 from bide.tasks import middleware
 from bide.tasks.middleware import Middleware
-from bide.tasks.registry import task_name
+from bide.tasks.registry import Named, refuse_method, task_name
 from bide.tasks.task import (
     APART,
     Function,
     body_fields,
     check_timeout,
+    defaults_of,
     is_unicode,
     known,
+    register,
     with_owner,
 )
+
+if TYPE_CHECKING:
+    from bide.queue._async.queue import AsyncQueue
+    from bide.queue._sync.queue import Queue
 
 _SENT_APART: Final = CONSTRAINTS | APART
 
@@ -439,3 +453,72 @@ def not_unique(holder: str, key: str) -> DuplicateJob:
     )
     error.job_id = holder
     return error
+
+
+# -- tasks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+"""The type of the job's result."""
+Q = TypeVar("Q", bound="Queue | AsyncQueue")
+
+
+class TaskCall(Generic[P, R, Q]):
+    """A task with options: ready to be given its arguments."""
+
+    def __init__(
+        self, function: Callable[P, Any], queue: Q, options: Options, given: str | None
+    ) -> None:
+        self.function: Final = function
+        self.queue: Final = queue
+        self._options: Final = options
+        self._given: Final = given
+        """The name that the task was given, if there is one."""
+
+    def __repr__(self) -> str:
+        name = self._given or self.function.__qualname__
+        return f"<{type(self).__name__} {name} on {self.queue.name}>"
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
+        """Prepare a job for `enqueue_many`."""
+        return self.queue.prepare(self._given or self.function, args, kwargs, **self._options)
+
+    def _over(self, options: Options) -> Options:
+        """Merge options over the present ones; a new `at` or `delay` replaces both."""
+        check_names(options)
+        merged = self._options.copy()
+        if options.get("at") is not None or options.get("delay") is not None:
+            merged["at"] = merged["delay"] = None
+        merged.update(options)
+        return merged
+
+
+def enrolled(
+    function: Callable[P, Any], options: TaskOptions, name: str | None
+) -> tuple[Callable[P, Any], str, str | None]:
+    """Register a function, or the function inside a task or a static method.
+
+    Return the function, its name, and the same name if it was given.
+    """
+    task: Any = function
+    if isinstance(task, TaskCall) and isinstance(task, Named):
+        options = options or defaults_of(task.name)
+        name = name or task._given
+        function = task.function
+    elif isinstance(function, staticmethod):
+        function = function.__func__
+    refuse_method(function)
+    return function, register(function, options, name), name
+
+
+def as_due(when: float | str | timedelta | datetime) -> Options:
+    """Convert a delay or a moment to the option `delay` or `at`."""
+    if isinstance(when, datetime):
+        at_to_us(when)
+        return Options(at=when)
+    if not isinstance(when, int | float | str | timedelta):
+        raise UsageError(
+            f"later() wants a delay such as '30m' or an aware datetime, not {type(when).__name__}."
+        )
+    delay_to_us(when)
+    return Options(delay=when)

@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from bide.client import aio
 from bide.client.coalesce import Coalescer, PerLoop
 from bide.client.pubsub import AsyncWakeListener
-from bide.client.url import LONGEST_RECONNECT_PAUSE
 from bide.errors import BideError, UsageError
-from bide.logs import Log
-from bide.model.events import GAP, Event
+from bide.model.events import Event
 from bide.model.ids import short_id
 from bide.model.job import Snapshot
 from bide.model.options import Kinds
@@ -35,8 +33,9 @@ from bide.queue.pipeline import Batches
 from bide.tasks.middleware import around_sending
 
 if TYPE_CHECKING:
+    from bide.queue._async.events import AsyncEvents
     from bide.queue._async.job import AsyncJob
-    from bide.queue._async.queue import AsyncEvents, AsyncQueue
+    from bide.queue._async.queue import AsyncQueue
 
 Jobs = Sequence[Prepared]
 Results = list[Receipt | BideError]
@@ -44,8 +43,6 @@ Results = list[Receipt | BideError]
 
 MOST_CALLS: Final = CHUNK * TRIP
 """Calls that share a round trip."""
-
-log = Log("bide.model.events")
 
 
 def unread(job: AsyncJob[Any]) -> Snapshot:
@@ -60,7 +57,7 @@ class AsyncQueueSide(QueueCore[aio.AsyncClient]):
         self, name: str, url: str | None, prefix: str | None, serializer: Codec, retry_for: float
     ) -> None:
         super().__init__(name, url, prefix, serializer, retry_for)
-        self._listeners: set[AsyncEventListener] = set()
+        self._listeners: set[AsyncEventListenerSide] = set()
         self._coalescers: PerLoop[dict[Kinds, Coalescer[Jobs, Results]]] = PerLoop(dict)
 
     async def _attempt(self, jobs: Jobs) -> Results:
@@ -137,29 +134,18 @@ class AsyncEventsSide:
             client.abandon()
 
 
-class AsyncEventListener:
-    """A task that calls a function with events, until it is stopped or its queue is closed."""
+class AsyncEventListenerSide:
+    """The part of an awaited event listener that differs from a blocking one: its task."""
 
-    def __init__(
-        self,
-        events: AsyncEvents,
-        kinds: frozenset[str],
-        callback: Callable[[Event], object],
-        ended: Callable[[AsyncEventListener], object],
+    _events: AsyncEvents
+
+    def _start(
+        self, run: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[Any], object]
     ) -> None:
-        """Start the task."""
-        self._events = events
-        self._kinds = kinds
-        self._callback = callback
         self._stopping = False
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._run(), name="bide-events")
+        self._task = self._loop.create_task(run(), name="bide-events")
         self._task.add_done_callback(lambda _: ended(self))
-
-    @property
-    def after(self) -> str:
-        """The id of the last event that was read: `after=` continues after it."""
-        return self._events.after
 
     @property
     def _is_here(self) -> bool:
@@ -185,40 +171,16 @@ class AsyncEventListener:
         with contextlib.suppress(RuntimeError):  # the event loop has closed
             self._loop.call_soon_threadsafe(self._task.cancel)
 
-    async def _run(self) -> None:
-        pause = 0.0
-        try:
-            while not self._stopping:
-                try:
-                    async for event in self._events:
-                        pause = 0.0
-                        await self._call(event)
-                        if self._stopping:
-                            break
-                except Exception as error:
-                    if self._stopping:
-                        break
-                    pause = min(2 * pause or 1.0, LONGEST_RECONNECT_PAUSE)
-                    log.warning("listening to events continues in %g s: %s", pause, error)
-                    await asyncio.sleep(pause)
-        finally:
-            await self._events.__aexit__()
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
-    async def _call(self, event: Event) -> None:
-        if event.kind == GAP and GAP not in self._kinds:
-            log.warning("events before %s were lost", event.id)
-            return
-        try:
-            outcome = self._callback(event)
-            if inspect.isawaitable(outcome):
-                await outcome
-        except Exception:
-            log.exception(
-                "the callback for %s of %s raised", event.kind, short_id(event.job_id or "")
-            )
+    async def _hand_over(self, callback: Callable[[Event], object], event: Event) -> None:
+        outcome = callback(event)
+        if inspect.isawaitable(outcome):
+            await outcome
 
 
-async def stop_all(listeners: Iterable[AsyncEventListener]) -> None:
+async def stop_all(listeners: Iterable[AsyncEventListenerSide]) -> None:
     """Stop all listeners of this event loop together: all goodbyes take as long as one."""
     ending = [listener for listener in listeners if listener._is_here]
     for listener in ending:

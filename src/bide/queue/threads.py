@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bide.client import blocking
 from bide.client.pubsub import WakeListener
-from bide.client.url import LONGEST_RECONNECT_PAUSE
 from bide.errors import BideError
-from bide.logs import Log
-from bide.model.events import GAP, Event
-from bide.model.ids import short_id
+from bide.model.events import Event
 from bide.model.job import Snapshot
 from bide.model.payload.serializers import Codec
 from bide.protocol.command import Command
@@ -32,10 +29,9 @@ from bide.tasks import middleware
 from bide.tasks.middleware import around_sending
 
 if TYPE_CHECKING:
+    from bide.queue._sync.events import Events
     from bide.queue._sync.job import Job
-    from bide.queue._sync.queue import Events, Queue
-
-log = Log("bide.model.events")
+    from bide.queue._sync.queue import Queue
 
 _calling: Final = threading.local()
 """Whether this thread is in a callback."""
@@ -53,7 +49,7 @@ class QueueSide(QueueCore[blocking.Client]):
         self, name: str, url: str | None, prefix: str | None, serializer: Codec, retry_for: float
     ) -> None:
         super().__init__(name, url, prefix, serializer, retry_for)
-        self._listeners: set[EventListener] = set()
+        self._listeners: set[EventListenerSide] = set()
 
     def _wind_up(self) -> None:
         stop_all(self._listeners)
@@ -188,29 +184,23 @@ class _Cut(Exception):
     """The connection was cut: read nothing more."""
 
 
-class EventListener:
-    """A thread that calls a function with events, until it is stopped or its queue is closed."""
+class EventListenerSide:
+    """The part of a blocking event listener that differs from an awaited one: its thread."""
 
-    def __init__(
-        self,
-        events: Events,
-        kinds: frozenset[str],
-        callback: Callable[[Event], object],
-        ended: Callable[[EventListener], object],
-    ) -> None:
-        """Start the thread."""
-        self._events = events
-        self._kinds = kinds
-        self._callback = callback
-        self._ended = ended
-        self._stopping = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="bide-events", daemon=True)
+    _events: Events
+
+    def _start(self, run: Callable[[], None], ended: Callable[[Any], object]) -> None:
+        def run_to_end() -> None:
+            run()
+            ended(self)
+
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=run_to_end, name="bide-events", daemon=True)
         self._thread.start()
 
     @property
-    def after(self) -> str:
-        """The id of the last event that was read: `after=` continues after it."""
-        return self._events.after
+    def _stopping(self) -> bool:
+        return self._is_stopped.is_set()
 
     def stop(self) -> None:
         """Stop listening; return when the running callback, if any, has returned.
@@ -226,44 +216,21 @@ class EventListener:
             self._thread.join(0.05)
 
     def _begin_to_stop(self) -> None:
-        self._stopping.set()
+        self._is_stopped.set()
         self._events._cut()
 
-    def _run(self) -> None:
-        pause = 0.0
-        while not self._stopping.is_set():
-            try:
-                for event in self._events:
-                    pause = 0.0
-                    if not self._stopping.is_set():
-                        self._call(event)
-                    if self._stopping.is_set():
-                        break
-            except Exception as error:  # also the error of a connection that was cut
-                if self._stopping.is_set():
-                    break
-                pause = min(2 * pause or 1.0, LONGEST_RECONNECT_PAUSE)
-                log.warning("listening to events continues in %g s: %s", pause, error)
-                self._stopping.wait(pause)
-        self._events.__exit__()
-        self._ended(self)
+    def _pause(self, seconds: float) -> None:
+        self._is_stopped.wait(seconds)
 
-    def _call(self, event: Event) -> None:
-        if event.kind == GAP and GAP not in self._kinds:
-            log.warning("events before %s were lost", event.id)
-            return
+    def _hand_over(self, callback: Callable[[Event], object], event: Event) -> None:
         _calling.back = True
         try:
-            self._callback(event)
-        except Exception:
-            log.exception(
-                "the callback for %s of %s raised", event.kind, short_id(event.job_id or "")
-            )
+            callback(event)
         finally:
             _calling.back = False
 
 
-def stop_all(listeners: Iterable[EventListener]) -> None:
+def stop_all(listeners: Iterable[EventListenerSide]) -> None:
     """Stop all listeners concurrently: all goodbyes take as long as one."""
     ending = [*listeners]
     for listener in ending:

@@ -19,7 +19,7 @@ from bide.protocol.commands.queues import StartReply, register_queues, worker_st
 from bide.protocol.keys import Keys
 from bide.queue import AsyncQueue, Queue
 from bide.queue.binding import TaskQueue, known_task_queues
-from bide.queue.task import TaskCall
+from bide.queue.core import TaskCall
 from bide.tasks.task import registering_modules
 from bide.worker.heartbeat import set_declared
 from bide.worker.loop import LOG_EVERY, pause_after

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from bide.client import aio, config
 from bide.client.execute import RETRY_FOR
-from bide.errors import BideError, DuplicateJob, UsageError
+from bide.errors import BideError, DuplicateJob
 from bide.model.constraints import Constraints, RunIf
 from bide.model.context import current_job
 from bide.model.dedup import Batch, DedupPolicy
@@ -35,6 +35,7 @@ from bide.protocol.commands.jobs import ChangeResult, QueueStats
 from bide.protocol.commands.queues import GroupCounts, WorkerInfo
 from bide.protocol.keys import keys_of
 from bide.queue import loops
+from bide.queue._async.events import AsyncEventListener, AsyncEvents
 from bide.queue._async.job import AsyncJob
 from bide.queue._async.schedules import AsyncGroup, AsyncSchedules
 from bide.queue._async.task import AsyncTask, AsyncTaskDecorator
@@ -51,76 +52,11 @@ from bide.queue.core import (
     signed,
 )
 from bide.queue.dependencies import by_queue, in_order
-from bide.queue.event_reader import EventReader
-from bide.queue.loops import AsyncEventListener
 from bide.queue.pipeline import Batches
 from bide.queue.schedules import declaring
 from bide.tasks import middleware
 from bide.tasks.middleware import around_sending
 from bide.tasks.task import Function
-
-
-class AsyncEvents(loops.AsyncEventsSide):
-    """An iterator over the events of a queue, from the moment the `async with` is entered."""
-
-    def __init__(self, reader: EventReader, make_client: Callable[[], aio.AsyncClient]) -> None:
-        super().__init__()
-        self._reader = reader
-        self._make_client = make_client
-
-    @property
-    def after(self) -> str:
-        """The id of the last event that was read: `queue.events(after=...)` continues after it."""
-        return self._reader.after
-
-    async def __aenter__(self) -> Self:
-        """Hold the stream open.
-
-        Raises:
-            UsageError: another `async with` holds it open already.
-            BideError: the server cannot be reached, or refuses.
-        """
-        if self._client is not None:
-            raise UsageError("These events are being read already; ask queue.events() for others.")
-        client = self._make_client()
-        try:
-            self._reader.held(await client.run(self._reader.hold()))
-        except BaseException:
-            await client.close()
-            raise
-        self._client = client
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            try:  # a hold with a name expires after ten minutes
-                if self._answers(client) and not self._reader.is_named:
-                    await client.send_last(self._reader.release())
-            finally:
-                await client.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Event:
-        """Wait for the next event and return it. If this is cancelled, the next call returns it.
-
-        Raises:
-            StopAsyncIteration: no event came within the time-out; another call waits again.
-            BideError: the server cannot be reached, or refuses; another call tries again.
-        """
-        reader = self._reader
-        while (event := reader.next()) is None:
-            if reader.is_over():
-                raise StopAsyncIteration
-            client = self._running_client()
-            if reader.needs_renewal:
-                reader.held(await client.run(reader.hold()))
-            elif pause := reader.read(await client.read(reader.stream, reader.after, reader.wait)):
-                await self._pause(pause)
-        return event
-
 
 T = TypeVar("T")
 R = TypeVar("R")

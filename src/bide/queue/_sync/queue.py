@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from bide.client import blocking, config
 from bide.client.execute import RETRY_FOR
-from bide.errors import BideError, DuplicateJob, UsageError
+from bide.errors import BideError, DuplicateJob
 from bide.model.constraints import Constraints, RunIf
 from bide.model.context import current_job
 from bide.model.dedup import Batch, DedupPolicy
@@ -36,6 +36,7 @@ from bide.protocol.commands.jobs import ChangeResult, QueueStats
 from bide.protocol.commands.queues import GroupCounts, WorkerInfo
 from bide.protocol.keys import keys_of
 from bide.queue import threads
+from bide.queue._sync.events import EventListener, Events
 from bide.queue._sync.job import Job
 from bide.queue._sync.schedules import Group, Schedules
 from bide.queue._sync.task import Task, TaskDecorator
@@ -52,76 +53,11 @@ from bide.queue.core import (
     signed,
 )
 from bide.queue.dependencies import by_queue, in_order
-from bide.queue.event_reader import EventReader
 from bide.queue.pipeline import Batches
 from bide.queue.schedules import declaring
-from bide.queue.threads import EventListener
 from bide.tasks import middleware
 from bide.tasks.middleware import around_sending
 from bide.tasks.task import Function
-
-
-class Events(threads.EventsSide):
-    """An iterator over the events of a queue, from the moment the `with` is entered."""
-
-    def __init__(self, reader: EventReader, make_client: Callable[[], blocking.Client]) -> None:
-        super().__init__()
-        self._reader = reader
-        self._make_client = make_client
-
-    @property
-    def after(self) -> str:
-        """The id of the last event that was read: `queue.events(after=...)` continues after it."""
-        return self._reader.after
-
-    def __enter__(self) -> Self:
-        """Hold the stream open.
-
-        Raises:
-            UsageError: another `with` holds it open already.
-            BideError: the server cannot be reached, or refuses.
-        """
-        if self._client is not None:
-            raise UsageError("These events are being read already; ask queue.events() for others.")
-        client = self._make_client()
-        try:
-            self._reader.held(client.run(self._reader.hold()))
-        except BaseException:
-            client.close()
-            raise
-        self._client = client
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            try:  # a hold with a name expires after ten minutes
-                if self._answers(client) and not self._reader.is_named:
-                    client.send_last(self._reader.release())
-            finally:
-                client.close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Event:
-        """Wait for the next event and return it.
-
-        Raises:
-            StopIteration: no event came within the time-out; another call waits again.
-            BideError: the server cannot be reached, or refuses; another call tries again.
-        """
-        reader = self._reader
-        while (event := reader.next()) is None:
-            if reader.is_over():
-                raise StopIteration
-            client = self._running_client()
-            if reader.needs_renewal:
-                reader.held(client.run(reader.hold()))
-            elif pause := reader.read(client.read(reader.stream, reader.after, reader.wait)):
-                self._pause(pause)
-        return event
-
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from bide.model.options import Options, TaskOptions
 from bide.queue.binding import note_task_queue
-from bide.queue.task import TaskCall, as_due, enrolled
+from bide.queue.core import TaskCall, as_due, enrolled
 from bide.tasks.registry import Named
 
 if TYPE_CHECKING:
