@@ -36,7 +36,13 @@ from bide.logs import Log
 from bide.model.durations import JITTER
 from bide.model.ids import short_id
 from bide.protocol.command import Command
-from bide.protocol.commands.worker import MAX_SETTLE_BYTES, Claim, Settle, Verdict
+from bide.protocol.commands.worker import (
+    MAX_SETTLE_BYTES,
+    Claim,
+    Settle,
+    Verdict,
+    server_time,
+)
 from bide.worker.executors.base import Executor
 from bide.worker.failure_hooks import Crashes
 from bide.worker.heartbeat import ScheduleRefills
@@ -153,6 +159,8 @@ class _QueueCalls(NamedTuple):
             commands.append(self.queue_state.settle(self.settles))
         if self.claim_for is not None:
             commands.append(self.queue_state.claim(self.claim_for, busy, self.slots, burst))
+            if self.slots:
+                commands.append(server_time(self.queue_state.keys))
         return commands
 
     def read(self, replies: Iterator[Any]) -> _QueueReplies:
@@ -161,6 +169,7 @@ class _QueueCalls(NamedTuple):
             notes=[next(replies) for _ in self.notes],
             verdicts=next(replies) if self.settles else None,
             claim=next(replies) if self.claim_for is not None else None,
+            server_us=next(replies) if self.claim_for is not None and self.slots else None,
         )
 
 
@@ -170,6 +179,8 @@ class _QueueReplies(NamedTuple):
     notes: list[BideError | None]
     verdicts: list[Verdict] | BideError | None
     claim: Claim | BideError | None
+    server_us: int | BideError | None
+    """The server's time after a claim ahead."""
 
 
 def _error_of(reply: object) -> BideError | None:
@@ -382,7 +393,7 @@ class WorkerLoop:
                 part.queue_state.put_back(part.settles)
                 self._back_off(part.queue_state, error)
             return
-        arrived = time.monotonic()
+        arrived = self._client.answered
         left = iter(replies)
         for part in parts:
             self._read(part, part.read(left), sent, arrived)
@@ -405,7 +416,10 @@ class WorkerLoop:
         if isinstance(replies.claim, Claim):
             self.polled = arrived
             self._polling_order.note_taken(part.place, len(replies.claim.jobs))
-            self._take(queue_state, replies.claim, sent, arrived)
+            claim = replies.claim
+            if isinstance(replies.server_us, int):
+                claim = claim._replace(read_us=max(claim.now_us, replies.server_us))
+            self._take(queue_state, claim, sent, arrived)
             if replies.claim.stale:
                 failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:

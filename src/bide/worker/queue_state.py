@@ -371,7 +371,9 @@ class QueueState:
             self.metrics.note_claim(reply)
         self.limited = reply.limited
         if not reply.stale:
-            self._clock = reply.now_us, (sent + arrived) / 2
+            read_us = reply.read_us or reply.now_us
+            ways = arrived - sent - (read_us - reply.now_us) / 1e6
+            self._clock = read_us, arrived - max(0.0, ways) / 2
         # The claim may have missed the jobs of a message that came after it.
         self.is_woken = self._woken_since_claim
         self.check = not reply.until_us or reply.more or self._woken_since_claim

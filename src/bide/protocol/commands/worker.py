@@ -91,6 +91,8 @@ class Claim(NamedTuple):
     """The deadline is the due time of a job, which can be claimed ahead."""
     limited: bool = False
     """More is due, and a limit of the queue holds it back: until the deadline, or a job's end."""
+    read_us: int = 0
+    """The server's time when the reply was on its way, if it is known; else 0."""
     lost: Sequence[Lost] = ()
     """Jobs whose leases this claim has found to have ended; a repeat does not name them again."""
 
@@ -200,6 +202,11 @@ def claim(
     """
     args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, missing, ahead_us, slots)
     return command("claim", keys, args, _read_claim)
+
+
+def server_time(keys: Keys) -> Command[int]:
+    """The server's time in microseconds, read after the calls before it in a round trip."""
+    return command("server_time", keys, (), lambda reply: int(reply[1]))
 
 
 def pop(keys: Keys, consumer: str, seq: int, count: int, previous_us: int) -> Command[Popped]:

@@ -1,0 +1,6 @@
+-- server_time: the server's time, read behind another call of the same round trip.
+-- @key   meta
+-- @reply ok now
+
+-- A script reads the time once, before all else: what it does then would count as its reply's way.
+return {'ok', now}
