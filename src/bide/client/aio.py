@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -65,6 +66,8 @@ class AsyncClient(ClientCore):
         clock: str = SERVER_CLOCK,
     ) -> None:
         super().__init__(url, retry_for, reply_timeout, clock)
+        self.answered = 0.0
+        """When the server last answered (`time.monotonic()`); 0 for never."""
         self.missed_scripts = 0
         """Number of times that a server lacked a script: it may have restarted."""
         self._routes = topology_for(self.url)
@@ -296,8 +299,10 @@ class AsyncClient(ClientCore):
             # The reply to a cancelled call is still to come: the connection cannot be reused.
             await connection.disconnect(nowait=True)
             raise
-        if not (request.is_question or self._state.reached):
-            self._state = self._state._replace(reached=True)
+        if not request.is_question:
+            self.answered = time.monotonic()
+            if not self._state.reached:
+                self._state = self._state._replace(reached=True)
         if opened.left:
             await connection.disconnect(nowait=True)
         else:
