@@ -57,6 +57,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (n, dependency_commands.resolve(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)
     ],
     "worker.claim": [(0, worker_commands.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
+    "worker.server_time": [(0, worker_commands.server_time(MAIL))],
     "worker.pop": [(0, worker_commands.pop(MAIL, "c1", 1, 10, 0))],
     "worker.reject_items": [
         (n, worker_commands.reject_items(MAIL, [("a", b"{}")] * n)) for n in (1, 3)

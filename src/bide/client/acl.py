@@ -43,7 +43,7 @@ _OPERATE: Final = (
 )
 _WORK: Final = (
     *("add_notes", "claim", "dep_outbox", "dep_resolve", "extend", "heartbeat", "items_reject"),
-    *("pop", "schedule_refill", "settle", "worker_leave", "worker_start", "workers"),
+    *("pop", "schedule_refill", "server_time", "settle", "worker_leave", "worker_start", "workers"),
 )
 
 SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {
