@@ -35,7 +35,7 @@ from bide.protocol.commands.jobs import QueueStats, count_due
 from bide.protocol.commands.queues import WorkerInfo
 from bide.views._sync import Site
 from bide.views.params import report
-from bide.views.queues import next_due
+from bide.views.timeline import overdue
 from bide.worker.supervisor import Metrics, serve
 
 
@@ -75,7 +75,7 @@ def health(
             if queues and queue not in served:
                 unused = "" if queue in there else " and it has never been used"
                 problems.append(f"{queue}: no live worker serves it{unused}.")
-            late = lateness(counts[queue])
+            late = overdue(counts[queue])
             if limit is not None and late > limit:
                 paused = ", and it is paused" if counts[queue].paused else ""
                 problems.append(f"{queue}: a job is overdue by {describe(late)}{paused}.")
@@ -94,7 +94,7 @@ def health(
         problems = [str(error)]
     if as_json:
         shown = {
-            name: {"lateness": lateness(each), "workers": served[name], "paused": each.paused}
+            name: {"lateness": overdue(each), "workers": served[name], "paused": each.paused}
             for name, each in counts.items()
         }
         rq = {one.key: report(one, "lateness", "overdue", "waiting", "timers") for one in sets}
@@ -108,18 +108,12 @@ def health(
     ctx.exit(1 if problems else 0)
 
 
-def lateness(counts: QueueStats) -> float:
-    """Seconds by which the job that waits longest is overdue; 0 where none waits."""
-    due = next_due(counts)
-    return max(0.0, -due) if due is not None else 0.0
-
-
 def _served(counts: dict[str, QueueStats], workers: Sequence[WorkerInfo]) -> str:
     if not counts:
         return " answers."
-    late = max(lateness(each) for each in counts.values())
-    overdue = f"the longest wait is {describe(late)}" if late else "nothing is overdue"
-    return f" answers; live workers: {len(workers)}; {overdue}."
+    late = max(overdue(each) for each in counts.values())
+    longest = f"the longest wait is {describe(late)}" if late else "nothing is overdue"
+    return f" answers; live workers: {len(workers)}; {longest}."
 
 
 _LATER: Final = 1.0
@@ -346,7 +340,7 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
         for name, numbers in due.items()
         for seconds, number in zip(WITHIN, numbers, strict=True)
     ]
-    overdue = {name: lateness(seen) for name, seen in counts.items()}
+    late = {name: overdue(seen) for name, seen in counts.items()}
     paused = {name: int(seen.paused) for name, seen in counts.items()}
     serving = {name: sum(name in worker.queues for worker in workers) for name in counts}
     totals = {total: {n: seen.totals[total] for n, seen in counts.items()} for total in _TOTALS}
@@ -354,7 +348,7 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
         [
             Family("bide_jobs", "gauge", "Jobs in each state; waiting: due, not taken.", jobs),
             Family("bide_jobs_due_within", "gauge", "Delayed jobs due in so many seconds.", within),
-            family("bide_overdue_seconds", "How late what waits longest is.", overdue),
+            family("bide_overdue_seconds", "How late what waits longest is.", late),
             family("bide_queue_paused", "1 where workers take nothing.", paused),
             family("bide_queue_workers", "Live workers that serve it.", serving),
             *(family(f"bide_jobs_{t}_total", help, totals[t]) for t, help in _TOTALS.items()),

@@ -29,7 +29,7 @@ from bide.cli.options import (
     server_options,
 )
 from bide.cli.overview import info, top, upcoming
-from bide.cli.queues import forget, limit, queues, upgrade
+from bide.cli.queues import queues
 from bide.cli.run import rq_timer, web, worker
 from bide.cli.screen import echo, echo_json
 from bide.cli.server import acl
@@ -153,9 +153,6 @@ for command in (
     completion,
 ):
     group.add_command(command)
-queues.add_command(limit)
-queues.add_command(forget)
-queues.add_command(upgrade)
 
 
 def main() -> NoReturn:

@@ -220,7 +220,7 @@ _HOLDS: Final = {
 """What a queue may hold, in words; and after a semicolon what to do about it."""
 
 
-@click.command()
+@queues.command()
 @queue_names
 @site_options
 def forget(names: tuple[str, ...], site: Site) -> None:
@@ -270,7 +270,7 @@ def _remove(site: Site, name: str) -> None:
         raise BideError(f"{name} {' and '.join(what)}, so it is not forgotten; {'; '.join(cures)}.")
 
 
-@click.command()
+@queues.command()
 @queue_names
 @group_option
 @option("--rate", "RATE", "Jobs that may start per period: 100/s, 5/10m; or none.")
@@ -327,7 +327,7 @@ def _number(text: str) -> int | None:
         ) from None
 
 
-@click.command()
+@queues.command()
 @queue_names
 @option("--to target", "SCHEMA", f"Schema to move to.  [default: {SCHEMA}, the newest]", type=int)
 @flag("--force", "Move the data even if a live worker does not know the schema.")

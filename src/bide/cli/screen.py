@@ -15,7 +15,6 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -69,8 +68,7 @@ class Column(NamedTuple):
     """Left out, the last first, where the terminal is too narrow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A value in a colour."""
 
     text: str

@@ -357,10 +357,15 @@ def _column(minutes: Sequence[Minute]) -> dict[str, Any]:
     return {"at": moment_json(at), "counts": counts}
 
 
+def overdue(counts: QueueStats) -> float:
+    """Seconds by which the job that waits longest is overdue; 0 where none waits."""
+    return max(0.0, (counts.now_us - counts.next_due_us) / 1e6) if counts.next_due_us else 0.0
+
+
 def _waiting(counts: QueueStats) -> dict[str, Any]:
-    overdue_us = counts.now_us - counts.next_due_us if counts.next_due_us else 0
+    late = overdue(counts)
     return {
         "waiting": counts.waiting,
-        "overdue": overdue_us / 1e6 if overdue_us > 0 else None,
-        "oldest_due": moment_json(from_us(counts.next_due_us)) if overdue_us > 0 else None,
+        "overdue": late or None,
+        "oldest_due": moment_json(from_us(counts.next_due_us)) if late else None,
     }

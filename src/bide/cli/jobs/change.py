@@ -257,6 +257,4 @@ def _rehearse(verb: JobVerb, where: dict[str, list[str]], meant: Meant) -> None:
     echo(f"Would {verb.name} {count(total, 'job')}; nothing was changed.")
 
 
-COMMANDS: Final = [
-    _command(VERBS[name]) for name in ("cancel", "retry", "promote", "reschedule", "delete")
-]
+COMMANDS: Final = [_command(verb) for verb in VERBS.values() if verb.help]
