@@ -6,7 +6,8 @@ A page is Markdown. Its fenced blocks are steps, in the order in which they stan
   a file's name (`# shop.py`) is written to that file instead, and can be imported from then on;
   so are blocks of other languages that begin so (`# pyproject.toml`).
 - `console` holds commands, each after `$ `, and below each what it prints. Those that begin with
-  `bide` or `python` are run. `bide dev`, and a `bide worker` without `--burst`, go on until the
+  `bide` or `python` are run. `export NAME=...` sets the variable to the value that a program of the
+  page has printed for it. `bide dev`, and a `bide worker` without `--burst`, go on until the
   page ends.
 - `output` is what the block before it prints.
 
@@ -29,7 +30,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
-RUNNABLE: Final = ("bide", "python", "echo")
+RUNNABLE: Final = ("bide", "python", "echo", "export")
 
 _FENCE: Final = re.compile(r"( *)(`{3,})([^`]*)")
 _COMMENT: Final = re.compile(r"<!--(.*?)-->", re.DOTALL)

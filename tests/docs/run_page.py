@@ -16,6 +16,8 @@ import inspect
 import io
 import multiprocessing
 import os
+import re
+import shlex
 import sys
 import tempfile
 import traceback
@@ -58,7 +60,9 @@ class Program:
         os.close(number)
         self._told = Path(path)
         bide = words[0] == "bide"
-        self._process = _forks.Process(target=_become, args=(path, bide, [*words[1:]]))
+        self._process = _forks.Process(
+            target=_become, args=(path, bide, [*words[1:]], dict(os.environ))
+        )
         self._process.start()
 
     def printed(self) -> str:
@@ -83,12 +87,12 @@ class Program:
         return code, printed
 
 
-def _become(path: str, bide: bool, args: Sequence[str]) -> None:
+def _become(path: str, bide: bool, args: Sequence[str], environment: dict[str, str]) -> None:
     """In the new process: run the command line, or a Python program."""
     to = os.open(path, os.O_WRONLY)
     os.dup2(to, 1)
     os.dup2(to, 2)
-    os.environ["COLUMNS"] = "100"
+    os.environ.update(environment, COLUMNS="100")
     if bide:
         from bide.cli.main import run
 
@@ -175,6 +179,9 @@ class PageRun:
 
     def _command(self, step: Command) -> None:
         words = step.words
+        if words[0] == "export":
+            self._export(words[1].partition("=")[0])
+            return
         if words[0] == "echo":
             said = str(self._code) if words[1:] == ["$?"] else " ".join(words[1:])
             self._check(step, f"{said}\n")
@@ -187,6 +194,13 @@ class PageRun:
         self._check(step, printed)
         if self._code and not step.may_fail and "Error: " not in (step.output or ""):
             raise AssertionError(f"{self._at(step)}: it exits with {self._code}:\n{printed}")
+
+    def _export(self, name: str) -> None:
+        """Set a variable as a reader does, who copies what `bide dev` has printed."""
+        printed = re.compile(rf"export {name}=(.+)")
+        *_, (_, run) = self._staying
+        (said,) = eventually(lambda: printed.findall(run.printed()), within=DEADLINE)
+        (os.environ[name],) = shlex.split(said)
 
     def _check(self, step: Python | Command, printed: str) -> None:
         if step.output is not None and (difference := differs(step.output, printed)):

@@ -2,9 +2,9 @@
 
 Spaces are not compared. `...` stands for anything: in a line for the rest of the words between its
 neighbours, alone for any number of lines. `host` stands for the machine's name. A text of one of
-these kinds stands for any other text of its kind: servers, workers, ids, processes, dates, times of
-day, durations, versions, percentages, bytes, milliseconds. **All other numbers stand for
-themselves**, whatever their size.
+these kinds stands for any other text of its kind: servers, addresses with a port, workers, ids,
+processes, dates, times of day, durations, versions, percentages, bytes, milliseconds. **All other
+numbers stand for themselves**, whatever their size.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _KINDS: Final = {
     r"(?:\d+(?:\.\d+)?(?:us|ms|[wdhms]))+": None,  # a duration
     r"\d[\d,]*(?:\.\d+)? ?(?:ms|us|(?:[kMG]i?)?B|bytes)": None,
     r"\d+\.\d+ s": None,
+    r"\d+\.\d+\.\d+\.\d+:\d+": None,  # an address and a port
     r"\d+\.\d+\.\d+(?!\.\d)": None,  # a version
     r"\d+(?:\.\d+)?%": None,
     r"\d{10,}": None,  # seconds or microseconds since 1970

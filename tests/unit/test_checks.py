@@ -60,9 +60,9 @@ def test_a_server_that_is_well() -> None:
             "cluster_enabled": 1, "kind": "cluster"}),
         ("cluster", "note", "CLUSTER INFO is denied", {
             "cluster_enabled": 1, "kind": "cluster", "cluster": {}}),
-        ("cluster", "fail", "served by none", {
+        ("cluster", "fail", "served by no node", {
             "cluster_enabled": 1, "kind": "cluster", "cluster": {"cluster_state": "fail"}}),
-        ("sentinel", "ok", "3 of the 3 that the URL names answer; the master is h:1", {
+        ("sentinel", "ok", "3 of the 3 Sentinels in the URL answer; the master is h:1", {
             "kind": "sentinel", "node": "h:1"}),
         ("sentinel", "warn", "2 of the 3", {"kind": "sentinel", "sentinels": (2, 3)}),
         ("sentinel", "warn", "1 of the 1", {"kind": "sentinel", "sentinels": (1, 1)}),
@@ -82,7 +82,7 @@ def test_a_server_that_is_well() -> None:
         ("replication", "fail", "replica of h:1", {
             "role": "slave", "master_host": "h", "master_port": 1}),
         ("replication", "warn", "no replicas", {"connected_slaves": 0}),
-        ("replication", "warn", "2 replicas, of which 1 suffice", {
+        ("replication", "warn", "2 replicas, and 1 suffice", {
             "connected_slaves": 2, "min-replicas-to-write": "1"}),
         ("replication", "fail", "1 replicas keep up, and min-replicas-to-write is 2", {
             "connected_slaves": 2, "min_slaves_good_slaves": 1, "min-replicas-to-write": "2"}),

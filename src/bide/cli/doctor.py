@@ -106,7 +106,7 @@ def _server(readings: Readings) -> Iterator[Result]:
         return
     if not info:
         why = readings.refused.get("INFO", "INFO is denied")
-        fix = "Allow this user the command INFO (ACL SETUSER ... +info), or run doctor as another."
+        fix = "Allow this user INFO (ACL SETUSER ... +info), or run doctor as another user."
         if "denied" not in why:
             fix = "Run doctor again when the server takes commands; its log may say why it refuses."
         yield "warn", f"{why}, so most checks cannot run", fix
@@ -145,7 +145,7 @@ def _cluster(readings: Readings) -> Iterator[Result]:
     if not readings.info.get("cluster_enabled"):
         return
     if readings.kind != "cluster":
-        says = "this is a node of a Cluster: queues that live on the others cannot be reached"
+        says = "this is a node of a Cluster: queues on its other nodes cannot be reached"
         yield "fail", says, "Write redis+cluster://HOST:PORT."
     elif not readings.cluster:
         why = readings.refused.get("CLUSTER INFO", "CLUSTER INFO is denied")
@@ -155,8 +155,8 @@ def _cluster(readings: Readings) -> Iterator[Result]:
         masters, known = int(told.get("cluster_size", 0)), int(told.get("cluster_known_nodes", 0))
         says = f"{masters} masters, {known - masters} more nodes"
         if told.get("cluster_state", "ok") != "ok":
-            fix = "Start the nodes that are missing; CLUSTER NODES names them."
-            yield "fail", f"{says}; some slots are served by none", fix
+            fix = "Start the missing nodes; CLUSTER NODES names them."
+            yield "fail", f"{says}; some slots are served by no node", fix
         else:
             yield "ok", f"{says}; every slot is served", ""
 
@@ -166,9 +166,9 @@ def _sentinel(readings: Readings) -> Iterator[Result]:
     if not info or info.get("cluster_enabled") or readings.kind != "sentinel":
         return
     there, named = readings.sentinels
-    says = f"{there} of the {named} that the URL names answer; the master is {readings.node}"
+    says = f"{there} of the {named} Sentinels in the URL answer; the master is {readings.node}"
     if there < named:
-        fix = "Start the others, or name those there are: with one left, it is a single point."
+        fix = "Start the others, or correct the URL: one Sentinel is a single point of failure."
     else:
         fix = "Name all Sentinels: if the only one is down, clients cannot find the master."
     yield _warn_unless(there >= named > 1, says, fix)
@@ -178,7 +178,7 @@ def _eviction(readings: Readings) -> Iterator[Result]:
     policy = readings.info.get("maxmemory_policy")
     if policy is None:
         return
-    fix = "CONFIG SET maxmemory-policy noeviction, and in the server's configuration."
+    fix = "CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration file."
     if policy == "noeviction":
         yield "ok", "noeviction: a full server refuses, and drops no job", ""
     elif int(readings.info.get("maxmemory", 0)):
@@ -192,10 +192,13 @@ def _maxmemory(readings: Readings) -> Iterator[Result]:
     if "maxmemory_policy" not in info:
         return
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-    says, fix = f"{_bytes(used)} of {_bytes(limit)} used", "Raise it, keep less, or add workers."
+    says, fix = (
+        f"{_bytes(used)} of {_bytes(limit)} used",
+        "Raise maxmemory, shorten the retention, or add workers.",
+    )
     if not limit:
-        says = f"none: {_bytes(used)} used, and a backlog may take all the machine has"
-        fix = "Set maxmemory: a producer gets an error then, where else the server would be killed."
+        says = f"none: {_bytes(used)} used, and a backlog may take all memory of the machine"
+        fix = "Set maxmemory: then a full server refuses new jobs, and the system does not kill it."
         yield "warn", says, fix
     elif used >= limit:
         yield "fail", f"{says}: the server refuses new jobs", fix
@@ -213,12 +216,18 @@ def _persistence(readings: Readings) -> Iterator[Result]:
         yield "fail", says, f"{most_often} the disk is full, or memory for a fork is short."
     if not info["aof_enabled"]:
         if save is None:
-            says = "appendonly no; whether snapshots are taken is not known"
+            says = "appendonly no; it is not known whether the server takes snapshots"
         elif save:
-            says = "snapshots only (appendonly no): a crash loses what came after the last one"
+            says = (
+                "snapshots only (appendonly no): a crash loses all changes since the last snapshot"
+            )
         else:
             says = "none (appendonly no, no save): when the server restarts, all jobs are gone"
-        yield "warn", says, "CONFIG SET appendonly yes, and in the server's configuration."
+        yield (
+            "warn",
+            says,
+            "CONFIG SET appendonly yes, and set it in the server's configuration file.",
+        )
     elif info.get("aof_last_write_status", "ok") != "ok":
         says = "the append-only file cannot be written"
         yield "fail", says, f"{most_often} the disk is full."
@@ -233,10 +242,10 @@ def _fsync(mode: str | None) -> Result:
     """What a crash of the server's machine loses of what is in the append-only file."""
     if mode == "always":
         return "ok", "append-only file, appendfsync always: a crash loses no acknowledged job", ""
-    loss = {"no": "what the system had not written", "everysec": "about the last second"}
+    loss = {"no": "all that the system had not written", "everysec": "about the last second"}
     lost = loss.get(mode or "", "about the last second, unless appendfsync is always")
-    fix = "Set appendfsync always; or wait with durability='fsync' for jobs that must not be lost"
-    fix += ", for which it must be everysec at least." if mode == "no" else "."
+    fix = "Set appendfsync always, or enqueue jobs that must not be lost with durability='fsync'"
+    fix += " (which needs everysec at least)." if mode == "no" else "."
     return "warn", f"append-only file, appendfsync {mode or 'unknown'}: a crash loses {lost}", fix
 
 
@@ -245,7 +254,7 @@ def _replication(readings: Readings) -> Iterator[Result]:
     role = info.get("role")
     if role == "slave":
         up = f"{info.get('master_host')}:{info.get('master_port')}"
-        says = f"this is a replica of {up}: it refuses all that bide writes"
+        says = f"this is a replica of {up}: it refuses all writes of bide"
         yield "fail", says, "Give the primary's address."
     elif role == "master":
         replicas = int(info.get("connected_slaves", 0))
@@ -253,34 +262,38 @@ def _replication(readings: Readings) -> Iterator[Result]:
         good = int(info.get("min_slaves_good_slaves", replicas))
         if enough.isdigit() and good < int(enough):
             says = f"{good} replicas keep up, and min-replicas-to-write is {enough}"
-            fix = "Start the replicas that are missing, or lower min-replicas-to-write."
+            fix = "Start the missing replicas, or lower min-replicas-to-write."
             yield "fail", f"{says}: all writes fail", fix
         elif replicas > 1 and enough.isdigit() and int(enough) < replicas:
             says = (
-                f"{replicas} replicas, of which {enough} suffice to write: while one is made the "
-                "master, the others still confirm what it does not have (durability='replica')"
+                f"{replicas} replicas, and {enough} suffice to write: during a failover, others "
+                "may confirm a job that the new master does not have (durability='replica')"
             )
             yield "warn", says, f"Set min-replicas-to-write to {replicas}."
         elif replicas:
-            says = f"{replicas} replicas: a failover may lose what they had not received"
-            yield "ok", says, "Wait with durability='replica' for jobs that must not be lost."
+            says = f"{replicas} replicas: a failover may lose jobs that they have not received"
+            yield "ok", says, "Enqueue jobs that must not be lost with durability='replica'."
         else:
-            says = "no replicas: acknowledged jobs are lost with this one machine's disk"
-            yield "warn", says, "Add a replica (replicaof); durability='replica' can wait for it."
+            says = "no replicas: if the disk of this machine is lost, all jobs are lost"
+            yield (
+                "warn",
+                says,
+                "Add a replica (replicaof); an enqueue with durability='replica' waits for it.",
+            )
 
 
 def _clock(readings: Readings) -> Iterator[Result]:
     skew = readings.skew
     if skew is None:
         why = readings.refused.get("TIME", "TIME is denied")
-        yield "note", f"{why}, so it cannot be compared", ""
+        yield "note", f"{why}, so the clocks cannot be compared", ""
         return
     way = "ahead of" if skew > 0 else "behind"
     says = f"the server's is {describe(abs(skew))} {way} this machine's"
     if abs(skew) <= readings.unsure:
         says = "the server's and this machine's agree"
     says += f" (± {describe(readings.unsure)})"
-    fix = "Run NTP on both: delays are not touched by it, but every at= is off by so much."
+    fix = "Run NTP on both machines: each at= is wrong by this much (delays are not affected)."
     if abs(skew) <= max(1.0, 2 * readings.unsure):
         yield "ok", says, ""
     else:
@@ -291,7 +304,9 @@ def _round_trip(readings: Readings) -> Iterator[Result]:
     if trips := readings.round_trips:
         middle = trips[len(trips) // 2]
         says = f"{describe(middle)} at the median, {describe(trips[-1])} at most"
-        fix = "Move workers and producers nearer: each claim and each enqueue waits for one."
+        fix = (
+            "Move workers and producers nearer: each claim and each enqueue waits for a round trip."
+        )
         yield _warn_unless(middle <= 0.01, says, fix)
 
 
@@ -299,14 +314,18 @@ def _idle_clients(readings: Readings) -> Iterator[Result]:
     if "timeout" in readings.config:
         seconds = int(readings.config["timeout"])
         says = f"closed after {seconds} s" if seconds else "never closed by the server"
-        fix = "CONFIG SET timeout 0: connections are opened again and again."
+        fix = "CONFIG SET timeout 0: otherwise bide opens its connections again and again."
         yield _warn_unless(not 0 < seconds < 60, says, fix)
 
 
 def _keepalive(readings: Readings) -> Iterator[Result]:
     if "tcp-keepalive" in readings.config:
         seconds = int(readings.config["tcp-keepalive"])
-        says = f"every {seconds} s" if seconds else "off: clients that died are kept"
+        says = (
+            f"every {seconds} s"
+            if seconds
+            else "off: the server keeps the connections of dead clients"
+        )
         yield _warn_unless(seconds > 0, says, "CONFIG SET tcp-keepalive 300.")
 
 
@@ -320,8 +339,8 @@ def _clients(readings: Readings) -> Iterator[Result]:
 def _hz(readings: Readings) -> Iterator[Result]:
     hz = readings.info.get("hz")
     if hz is not None:
-        says = f"{hz}: bide keeps time itself, and does not depend on it"
-        fix = "CONFIG SET hz 10: below, the server is slow to notice clients that have gone."
+        says = f"{hz}: bide does not depend on it"
+        fix = "CONFIG SET hz 10: with less, the server is slow to notice clients that have gone."
         yield _warn_unless(int(hz) >= 10, says, fix)
 
 
@@ -369,7 +388,7 @@ def _delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Result]:
         if each.strange:
             members = f"{count(each.strange, 'member')} of {each.key}"
             fix = "The Timers' logs name them; ZREM removes them."
-            yield "warn", f"{members} stay: no delayed jobs of its queue", fix
+            yield "warn", f"{members} stay: they are no delayed jobs of its queue", fix
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -346,21 +346,21 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
     totals = {total: {n: seen.totals[total] for n, seen in counts.items()} for total in _TOTALS}
     return expose(
         [
-            Family("bide_jobs", "gauge", "Jobs in each state; waiting: due, not taken.", jobs),
-            Family("bide_jobs_due_within", "gauge", "Delayed jobs due in so many seconds.", within),
-            family("bide_overdue_seconds", "How late what waits longest is.", late),
-            family("bide_queue_paused", "1 where workers take nothing.", paused),
-            family("bide_queue_workers", "Live workers that serve it.", serving),
+            Family("bide_jobs", "gauge", "Jobs by state; waiting: due, not claimed.", jobs),
+            Family("bide_jobs_due_within", "gauge", "Delayed jobs due within so many s.", within),
+            family("bide_overdue_seconds", "Seconds by which the oldest due job is late.", late),
+            family("bide_queue_paused", "1 if the queue is paused.", paused),
+            family("bide_queue_workers", "Live workers that serve the queue.", serving),
             *(family(f"bide_jobs_{t}_total", help, totals[t]) for t, help in _TOTALS.items()),
         ]
     )
 
 
 _TOTALS: Final = {
-    "completed": "Jobs that ran to their end.",
-    "failed": "Jobs that will not be run again.",
+    "completed": "Jobs that have completed.",
+    "failed": "Jobs that have failed for good.",
     "cancelled": "Jobs that were cancelled before or during a run, or expired.",
-    "expired": "Jobs that were cancelled because they had not begun in time.",
-    "retried": "Attempts that raised and were followed by another.",
-    "reclaimed": "Leases that ended without an outcome, and processes that died under a job.",
+    "expired": "Jobs that expired before they started.",
+    "retried": "Failed attempts that were followed by another attempt.",
+    "reclaimed": "Leases that ended without an outcome, and processes that died in a job.",
 }

@@ -221,13 +221,13 @@ def worker_metrics(metrics: ByQueue, workers: int, deaths: int) -> str:
     def sums(name: str, help: str, field: str) -> Family:
         return counter(name, help, [(labels, getattr(seen, field)) for labels, seen in queues])
 
-    refused = "Outcomes that came after the lease had passed to another worker."
-    taken = "Outcomes of jobs that the server has taken; crash: their process died."
-    lateness = "From due to the job's first statement, by the server's clock."
-    run = "For how long a job ran, whatever it came to."
+    refused = "Outcomes that were refused, because another worker had the lease."
+    taken = "Outcomes that the server recorded; crash: the process of the job died."
+    lateness = "From the due time to the job's first statement, by the server's clock."
+    run = "For how long a job ran, with any outcome."
     return expose(
         [
-            Family("bide_worker_processes", "gauge", "Workers that run.", [({}, workers)]),
+            Family("bide_worker_processes", "gauge", "Running workers.", [({}, workers)]),
             counter(
                 "bide_worker_deaths_total", "Workers that died, and were replaced.", [({}, deaths)]
             ),

@@ -273,7 +273,7 @@ def test_doctor_says_how_it_stands_with_each_set(
     well, strange = checks(tmp_path, one_url)
     assert (well["verdict"], well["says"]) == ("ok", f"4 jobs in {key}, timers: 1 alive")
     assert strange["verdict"] == "warn"
-    assert strange["says"] == f"2 members of {key} stay: no delayed jobs of its queue"
+    assert strange["says"] == f"2 members of {key} stay: they are no delayed jobs of its queue"
 
 
 def test_a_timer_says_how_many_members_it_leaves(
