@@ -83,11 +83,11 @@ class Ledger:
 class Trial:
     """One peer on a server of its own."""
 
-    def __init__(self, peer: Peer, server: Server, ledger: Ledger, patience: float) -> None:
+    def __init__(self, peer: Peer, server: Server, ledger: Ledger, timeout: float) -> None:
         self.peer = peer
         self.server = server
         self.ledger = ledger
-        self.patience = patience
+        self.timeout = timeout
 
     def kill(self) -> Row:
         """A worker is killed amid jobs."""
@@ -97,7 +97,7 @@ class Trial:
             first.kill()
         killed = time.monotonic()
         with self.peer.working("faults"):
-            self.ledger.wait("end", 4, self.patience)
+            self.ledger.wait("end", 4, self.timeout)
         return self._books(4) | self._again(held, killed)
 
     def freeze(self) -> Row:
@@ -111,7 +111,7 @@ class Trial:
                 self.ledger.wait("end", 4, FREEZE_S)
                 time.sleep(max(0.0, stopped + FREEZE_S - time.monotonic()))
                 first.go_on()
-                self.ledger.wait("end", 4, self.patience - FREEZE_S)
+                self.ledger.wait("end", 4, self.timeout - FREEZE_S)
                 time.sleep(5)
         return self._books(4) | self._again(held, stopped)
 
@@ -125,7 +125,7 @@ class Trial:
             first.wait_end(30)
             ended = time.monotonic()
         with self.peer.working("faults"):
-            self.ledger.wait("end", 40, self.patience)
+            self.ledger.wait("end", 40, self.timeout)
         return self._books(40) | {"to end, s": ended - told}
 
     def server_killed(self) -> Row:
@@ -140,10 +140,10 @@ class Trial:
             time.sleep(10)
             died = not first.find()
             if not died:
-                self.ledger.wait("end", 200, self.patience - 10)
+                self.ledger.wait("end", 200, self.timeout - 10)
         if died:  # as what supervises it would
             with self.peer.working("faults"):
-                self.ledger.wait("end", 200, self.patience - 10)
+                self.ledger.wait("end", 200, self.timeout - 10)
         begun = [at for times in self.ledger.read()["begin"].values() for at in times if at > back]
         again = {"first after, s": min(begun) - back} if begun else {}
         return self._books(200) | again | {"worker died": float(died)}
@@ -155,7 +155,7 @@ class Trial:
             time.sleep(8)
             first.kill()
         with self.peer.working("faults"):
-            self.ledger.wait("end", 400, self.patience)
+            self.ledger.wait("end", 400, self.timeout)
         seen = self.ledger.read()
         late = [
             min(seen["begin"][number]) - due[0]
@@ -203,13 +203,13 @@ SCENARIOS: Final[dict[str, Callable[[Trial], Row]]] = {
 
 def run(lab: Lab) -> list[Report]:
     """Every scenario, all peers at once."""
-    patience = QUICK_S if lab.quick else THOROUGH_S
+    timeout = QUICK_S if lab.quick else THOROUGH_S
     peers = [name for name in PEERS if _is_installed(name)]
     about: dict[str, str] = {}
 
     def attempt(scenario: str) -> Rows:
         with ThreadPoolExecutor(len(peers)) as pool:
-            try_one = partial(_try, lab.server.binary, SCENARIOS[scenario], patience, about)
+            try_one = partial(_try, lab.server.binary, SCENARIOS[scenario], timeout, about)
             return dict(zip(peers, pool.map(try_one, peers), strict=True))
 
     beside, alone = [*SCENARIOS][:-1], [*SCENARIOS][-1]
@@ -222,7 +222,7 @@ def run(lab: Lab) -> list[Report]:
         for scenario, made in under_way.items():
             rows[scenario] = made.result()
     rows[alone] = attempt(alone)
-    told = f"not back: within {patience:g} s"
+    told = f"not back: within {timeout:g} s"
     note = "\n".join([told, *(f"{name}: {about[name]}." for name in peers if name in about)])
     reports = [Report(f"Fault: {scenario}", rows[scenario], "peer", told) for scenario in SCENARIOS]
     return [*reports[:-1], reports[-1]._replace(note=note)]
@@ -240,12 +240,12 @@ def _is_installed(name: str) -> bool:
 def _try(
     binary: str,
     act: Callable[[Trial], Row],
-    patience: float,
+    timeout: float,
     about: dict[str, str],
     name: str,
 ) -> Row:
     try:
-        with _trial(binary, name, patience) as trial:
+        with _trial(binary, name, timeout) as trial:
             told = trial.peer
             settings = told.workers["faults"]["settings"]
             about[name] = (
@@ -259,10 +259,10 @@ def _try(
 
 
 @contextmanager
-def _trial(binary: str, name: str, patience: float) -> Iterator[Trial]:
+def _trial(binary: str, name: str, timeout: float) -> Iterator[Trial]:
     with TemporaryDirectory() as directory:
         home = Path(directory)
         with Server.start(home / "server", binary=binary, persist=True, tcp=True) as server:
             ledger = Ledger(home / "ledger")
             with open_peer(name, server.url, Marks(home / "marks"), ledger.path) as peer:
-                yield Trial(peer, server, ledger, patience)
+                yield Trial(peer, server, ledger, timeout)

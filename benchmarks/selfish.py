@@ -33,7 +33,7 @@ LEASE_US = 10_000_000
 
 def live(url: str, at_once: int, served: TaskRegistry) -> None:
     """Claim, run and settle, for as long as nobody ends the process."""
-    client, ear = blocking.Client(url), redis.Redis.from_url(url)
+    client, listener = blocking.Client(url), redis.Redis.from_url(url)
     name = f"selfish.{os.getpid()}"
     queue_state = QueueState(keys_of(QUEUE), name, LEASE_US)
     lifespan = Lifespan()
@@ -49,7 +49,7 @@ def live(url: str, at_once: int, served: TaskRegistry) -> None:
         while not queue_state.settles and not queue_state.is_due(time.monotonic()):
             # Redis reads 0 as for ever.
             seconds = max(0.001, min(queue_state.until - time.monotonic(), 10.0))
-            heard: Any = ear.blpop([queue_state.keys["wake"]], seconds)
+            heard: Any = listener.blpop([queue_state.keys["wake"]], seconds)
             if heard is not None:
                 queue_state.on_wakeup(heard[1].decode())
 

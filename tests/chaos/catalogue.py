@@ -51,7 +51,7 @@ FAULTS: dict[str, type[Fault]] = {
         crowds.Burst,
         crowds.RetryStorm,
         crowds.FailureFlood,
-        crowds.Keepers,
+        crowds.Timekeepers,
         crowds.Growth,
         flows.FlowsKilled,
         flows.FlowsLossy,
@@ -180,7 +180,7 @@ ROWS = (
     Row(
         "Wake-up messages are lost; the timekeeper and the backup die",
         ("wakers-lost",),
-        ("tests/chaos/test_keepers.py", "tests/chaos/test_hints.py"),
+        ("tests/chaos/test_timekeepers.py", "tests/chaos/test_wakeups.py"),
     ),
     Row(
         "Everything fails at once",

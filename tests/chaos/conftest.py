@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: both executors, a crew of workers.
+"""Fixtures of the fault tests: both executors, a pool of workers.
 
 Many of these tests have the form "for every n, lose the n-th reply": `each_loss` counts until the
 operation completes without there having been an n-th.
@@ -17,7 +17,7 @@ from anyio.from_thread import start_blocking_portal
 from bide.client import aio, blocking
 from bide.embedded import Server
 from bide.protocol.command import Command
-from tests.support.crew import Crew
+from tests.support.worker_pool import WorkerPool
 
 T = TypeVar("T")
 
@@ -77,8 +77,8 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def crew(tmp_path: Path, one_server: Server) -> Iterator[Crew]:
+def worker_pool(tmp_path: Path, one_server: Server) -> Iterator[WorkerPool]:
     """Workers; they wait for the server, and for this process, in which proxies run."""
-    with Crew(tmp_path) as crew:
-        crew.beside.append(lambda: [one_server.pid, os.getpid()])
-        yield crew
+    with WorkerPool(tmp_path) as worker_pool:
+        worker_pool.beside.append(lambda: [one_server.pid, os.getpid()])
+        yield worker_pool

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Role(NamedTuple):
-    """How a worker of the crew is started."""
+    """How a worker of the pool is started."""
 
     options: tuple[str, ...] = ("-c", "8")
     skew: float | None = None

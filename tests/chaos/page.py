@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.chaos import figures
 from tests.chaos.catalogue import FAULTS, ROWS
 from tests.chaos.figures import Figures
-from tests.chaos.stage import SLOW_US
+from tests.chaos.server_setup import SLOW_US
 
 DOCS = Path(__file__).parents[2] / "docs"
 DATA = DOCS / "reliability.json"

@@ -26,13 +26,13 @@ from tests.chaos.fault import Fault, Role
 from tests.chaos.jobs import QUEUE
 from tests.chaos.load import Given, Load, now_us
 from tests.chaos.plan import Injection, dice, schedule
-from tests.chaos.stage import Stage
+from tests.chaos.server_setup import ServerSetup
 from tests.support.cpu_waits import waited_us
-from tests.support.crew import Crew, WorkerProcess
 from tests.support.eventually import eventually
 from tests.support.invariants import Holding, assert_legal, hold
 from tests.support.ledger import Ledger
 from tests.support.nodes import ERRORS
+from tests.support.worker_pool import WorkerPool, WorkerProcess
 
 MODULE = "tests.chaos.jobs"
 DRAIN = 10.0
@@ -103,14 +103,15 @@ class Scene:
         home.mkdir(exist_ok=True)
         enter = self._stack.enter_context
         try:
-            self.stage = Stage(self.fault, home, self.binary, self._stack)
-            self.queue = Queue(QUEUE, url=self.stage.url)
+            self.setup = ServerSetup(self.fault, home, self.binary, self._stack)
+            self.queue = Queue(QUEUE, url=self.setup.url)
             self._stack.callback(self.queue.close)
-            (home / "crew").mkdir()
-            self.crew = enter(Crew(home / "crew"))
-            self.crew.beside.append(lambda: [server.pid for server in self.stage.servers])
+            (home / "workers").mkdir()
+            self.worker_pool = enter(WorkerPool(home / "workers"))
+            self.worker_pool.beside.append(lambda: [server.pid for server in self.setup.servers])
             if self.fault.proxied:
-                self.crew.beside.append(lambda: [os.getpid()])  # the proxy is a thread of this one
+                # The proxy is a thread of this process.
+                self.worker_pool.beside.append(lambda: [os.getpid()])
         except BaseException:
             self._stack.close()
             raise
@@ -122,25 +123,25 @@ class Scene:
     @property
     def direct(self) -> redis.Redis:
         """The server that has the queue now, past the proxy."""
-        return self.stage.direct
+        return self.setup.direct
 
     @property
     def ledger(self) -> Ledger:
-        return self.crew.ledger
+        return self.worker_pool.ledger
 
     # -- workers
 
     def start(self, role: Role) -> WorkerProcess:
         """Start a worker; does not wait for it to serve."""
         options = ["-q", QUEUE, "--lease", f"{self.fault.lease:g}s", *role.options]
-        worker = self.crew.worker(
-            self.stage.url, MODULE, *options, skew=role.skew, program=self.fault.program
+        worker = self.worker_pool.worker(
+            self.setup.url, MODULE, *options, skew=role.skew, program=self.fault.program
         )
         self.serving.append((role, worker))
         return worker
 
     def start_all(self) -> None:
-        """Start the crew, and wait until each serves."""
+        """Start the worker_pool, and wait until each serves."""
         for role in self.fault.roles:
             self.start(role)
         for _, worker in self.serving:
@@ -235,9 +236,9 @@ class Scene:
         last_us = now_us()
         holding = self._drained()
         took = (now_us() - last_us) / 1e6
-        self.stage.look_at_scripts()
-        missed = [one for w in self.crew.workers for one in missed_in(w.name, w.log)]
-        waits = starvations(self.crew.witness.looks, fault.lease, missed)
+        self.setup.look_at_scripts()
+        missed = [one for w in self.worker_pool.workers for one in missed_in(w.name, w.log)]
+        waits = starvations(self.worker_pool.witness.looks, fault.lease, missed)
         books = Books(
             self.load.jobs,
             self.load.asked,
@@ -265,7 +266,7 @@ class Scene:
             self.seed,
             len(self.plan),
             account,
-            *self.stage.longest,
+            *self.setup.longest,
             seconds=time.monotonic() - started,
             told=self.told,
         )
@@ -302,10 +303,10 @@ class Scene:
         def is_over() -> bool:
             self.replace_the_dead()
             now = now_us()
-            if now - since_us - waited_us(self.crew.witness.looks, since_us, now) > limit_us:
+            if now - since_us - waited_us(self.worker_pool.witness.looks, since_us, now) > limit_us:
                 return True
             try:
-                return self.stage.is_drained()
+                return self.setup.is_drained()
             except ERRORS:  # the one that had it is not yet followed by another
                 return False
 
@@ -320,7 +321,7 @@ class Scene:
         if not waits and (ended := holding.total("reclaimed")):
             yield f"{ended} leases ended, and nobody had died"
         starved = frozenset().union(*(wait.workers or () for wait in waits))
-        for worker in self.crew.workers:
+        for worker in self.worker_pool.workers:
             if worker.name not in starved and (refused := worker.log.count("was refused")):
                 yield f"{worker.name} was refused {refused} outcomes"
 
@@ -365,10 +366,10 @@ class Scene:
                 found.append(f"{worker.name} ended with {code}")
         found += [
             f"{worker.name} has left threads behind"
-            for worker in self.crew.workers
+            for worker in self.worker_pool.workers
             if "threads still run" in worker.log
         ]
-        marks = [f"{linux.MARK}={worker.pid}-".encode() for worker in self.crew.workers]
+        marks = [f"{linux.MARK}={worker.pid}-".encode() for worker in self.worker_pool.workers]
         try:
             eventually(lambda: not _marked(marks))
         except AssertionError:

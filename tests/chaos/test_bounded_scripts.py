@@ -296,16 +296,16 @@ def _time_dedup(full: Full) -> None:
             for job in some(enqueue_commands.DEDUP_CHUNK)
         ]
 
-    def fold(way: str, key: str = "") -> None:
+    def deduplicate(way: str, key: str = "") -> None:
         full.enqueue(calls(way, key))
 
     hour = 3_600_000_000
     ways = {"unique": "ur,f", "debounced": f"d{hour},0", "throttled": f"t100,{hour}"}
     for kind, way in ways.items():
-        full.time(f"{kind}, of new keys", partial(fold, way))
-        full.time(f"{kind}, of one key", partial(fold, way, "one"))
+        full.time(f"{kind}, of new keys", partial(deduplicate, way))
+        full.time(f"{kind}, of one key", partial(deduplicate, way, "one"))
     way = f"g{hour},0,10000"
-    full.time("batched", partial(fold, way, "small"))
+    full.time("batched", partial(deduplicate, way, "small"))
     large = enqueue_commands.prepare(Body("app:task", ("x" * 900_000,)))._replace(
         constraints=f"k=large f={way}"
     )

@@ -199,7 +199,7 @@ def test_back_and_there_again(world: World) -> None:
 def test_after_a_jump_backward_no_worker_counts_as_idle_that_has_not_said_so_since(
     world: World,
 ) -> None:
-    """What a worker promised in the old time would stand for an hour."""
+    """A worker's deadline of the old time would stand for an hour."""
     world.work("gone", 1)
     world.jump(-HOUR)
     world.work("other", SLACK)
@@ -207,7 +207,7 @@ def test_after_a_jump_backward_no_worker_counts_as_idle_that_has_not_said_so_sin
 
 
 def test_a_job_due_now_wakes_the_workers_after_a_jump_backward(world: World) -> None:
-    """Promises made in the old time would keep the hint from being pushed for an hour."""
+    """Deadlines of the old time would keep the message from being pushed for an hour."""
     world.work("w", 1)
     world.jump(-HOUR)
     (id,) = world.add(1)

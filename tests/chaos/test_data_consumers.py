@@ -86,8 +86,8 @@ def test_many_processes_never_receive_the_same(
 ) -> None:
     pile.push_many(range(1500))
     with ExitStack() as stack:
-        crew = [stack.enter_context(consumer(one_url, how)) for _ in range(4)]
-        said = [process.communicate(timeout=PATIENCE)[0] for process in crew]
+        consumers = [stack.enter_context(consumer(one_url, how)) for _ in range(4)]
+        said = [process.communicate(timeout=PATIENCE)[0] for process in consumers]
     got = [int(line) for text in said for line in text.split()]
     assert sorted(got) == [*range(1500)]
     assert pile.length() == 0

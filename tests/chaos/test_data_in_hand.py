@@ -15,8 +15,8 @@ from bide import AsyncDelayQueue, DelayQueue, ServerUnavailable, State
 from bide.protocol.keys import keys_of
 from bide.queue.delay import items as item_rules
 from tests.support.cpu_waits import Witness
+from tests.support.delay_queues import open_pile
 from tests.support.eventually import eventually
-from tests.support.piles import open_pile
 from tests.support.proxy import Proxy
 
 KEYS = keys_of("orders")
@@ -238,7 +238,7 @@ def test_close_takes_a_second_at_most_when_the_server_is_away(
         with pile.take():
             pass
         getattr(proxy, trouble)()
-        with witness.within(3):  # the patience is ten
+        with witness.within(3):  # `retry_for` is ten
             pile.close()
         proxy.accept()
         proxy.deliver()

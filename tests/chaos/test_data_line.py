@@ -11,8 +11,8 @@ import redis
 
 from bide import DelayQueue, ServerUnavailable
 from bide.protocol.keys import keys_of
+from tests.support.delay_queues import open_pile
 from tests.support.invariants import assert_legal
-from tests.support.piles import open_pile
 from tests.support.proxy import Proxy
 
 KEYS = keys_of("orders")

@@ -18,10 +18,10 @@ from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
 from tests.chaos import other_release
 from tests.chaos.other_release import MARK
-from tests.support.crew import JOBS, ROOT, Crew
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.invariants import assert_legal, hold
 from tests.support.users import as_role
+from tests.support.worker_pool import JOBS, ROOT, WorkerPool
 
 KEYS = keys_of("mail")
 QUICK = f"{JOBS}:quick"
@@ -40,8 +40,8 @@ def queue(one_url: str, direct: redis.Redis) -> Queue:
 class Later:
     """Programs of the later release."""
 
-    def __init__(self, crew: Crew, release: Path, url: str) -> None:
-        self._env = crew.env(release=release) | {"BIDE_URL": url, "PYTHONWARNINGS": "ignore"}
+    def __init__(self, worker_pool: WorkerPool, release: Path, url: str) -> None:
+        self._env = worker_pool.env(release=release) | {"BIDE_URL": url, "PYTHONWARNINGS": "ignore"}
 
     def bide(self, *words: str) -> str:
         """Run the command line; what it says."""
@@ -83,8 +83,8 @@ def work():
 
 
 @pytest.fixture
-def program(crew: Crew, later: Path, one_url: str) -> Later:
-    return Later(crew, later, one_url)
+def program(worker_pool: WorkerPool, later: Path, one_url: str) -> Later:
+    return Later(worker_pool, later, one_url)
 
 
 def have_results(queue: Queue, count: int) -> list[str]:
@@ -109,23 +109,31 @@ def results(direct: redis.Redis) -> list[Any]:
 
 
 def test_both_releases_run_jobs_of_one_queue(
-    crew: Crew, later: Path, queue: Queue, direct: redis.Redis, one_url: str, program: Later
+    worker_pool: WorkerPool,
+    later: Path,
+    queue: Queue,
+    direct: redis.Redis,
+    one_url: str,
+    program: Later,
 ) -> None:
     held = queue.enqueue_many([queue.prepare(f"{JOBS}:held", ("gate",)) for _ in range(2)])
     options = ("-q", "mail", "-c", "1")
-    workers = [crew.worker(one_url, *options), crew.worker(one_url, *options, release=later)]
-    begun = crew.ledger.wait("begun", 2)
+    workers = [
+        worker_pool.worker(one_url, *options),
+        worker_pool.worker(one_url, *options, release=later),
+    ]
+    begun = worker_pool.ledger.wait("begun", 2)
     assert {line.worker.partition(".")[0] for line in begun} == {"w1", "w2"}
     quick = [job.id for job in queue.enqueue_many([queue.prepare(QUICK) for _ in range(20)])]
     quick += program.python(f"print(*[queue.enqueue('{QUICK}').id for _ in range(20)])").split()
-    crew.open_gate("gate")
-    crew.ledger.wait("done", 42)
+    worker_pool.open_gate("gate")
+    worker_pool.ledger.wait("done", 42)
     eventually(lambda: queue.counts().active == 0)
     for worker in workers:
         worker.terminate()
         assert worker.wait() == 0
     ids = {*quick, *(job.id for job in held)}
-    assert crew.ledger.count("done") == dict.fromkeys(ids, 1)
+    assert worker_pool.ledger.count("done") == dict.fromkeys(ids, 1)
     assert assert_legal(direct, "mail").sets["completed"].keys() == ids
 
 
@@ -133,7 +141,7 @@ def test_both_releases_run_jobs_of_one_queue(
 
 
 def test_a_program_that_is_too_old_says_so_and_touches_nothing(
-    crew: Crew, queue: Queue, direct: redis.Redis, one_url: str, program: Later
+    worker_pool: WorkerPool, queue: Queue, direct: redis.Redis, one_url: str, program: Later
 ) -> None:
     have_results(queue, 3)
     told = program.bide("queues", "upgrade", "mail")
@@ -150,18 +158,18 @@ def test_a_program_that_is_too_old_says_so_and_touches_nothing(
             ClientTooOld, match=r"bide:\{mail\} at .* schema 2, and bide .* knows 1"
         ):
             call()
-    worker = crew.worker(one_url, "-q", "mail")
+    worker = worker_pool.worker(one_url, "-q", "mail")
     assert worker.wait() == 1
     worker.says("laid out in schema 2")
     assert hold_raw(direct) == before
 
 
 @pytest.mark.slow
-def test_an_operator_has_the_rights_for_an_upgrade(
-    crew: Crew, later: Path, queue: Queue, direct: redis.Redis, one_url: str
+def test_an_operator_has_the_permissions_for_an_upgrade(
+    worker_pool: WorkerPool, later: Path, queue: Queue, direct: redis.Redis, one_url: str
 ) -> None:
     have_results(queue, 3)
-    program = Later(crew, later, as_role(one_url, direct, "operator", "mail"))
+    program = Later(worker_pool, later, as_role(one_url, direct, "operator", "mail"))
     assert "in schema 2; 3 values were changed" in program.bide("queues", "upgrade", "mail")
     back = program.bide("queues", "upgrade", "mail", "--to", "1")
     assert "in schema 1; 3 values were changed" in back
@@ -173,19 +181,19 @@ def hold_raw(direct: redis.Redis) -> dict[Any, Any]:
 
 @pytest.mark.slow
 def test_a_worker_that_holds_a_job_meanwhile_loses_it_to_a_newer_one(
-    crew: Crew, later: Path, queue: Queue, one_url: str, program: Later
+    worker_pool: WorkerPool, later: Path, queue: Queue, one_url: str, program: Later
 ) -> None:
     job = queue.enqueue(f"{JOBS}:held", "gate")
-    old = crew.worker(one_url, "-q", "mail", "--lease", "1s", "--grace", "1s")
-    crew.ledger.wait("begun", 1)
+    old = worker_pool.worker(one_url, "-q", "mail", "--lease", "1s", "--grace", "1s")
+    worker_pool.ledger.wait("begun", 1)
     assert "The worker w1." in program.bide("queues", "upgrade", "mail")
     assert queue.counts().schema == 1, "it was refused, because that worker lives"
     assert "schema 2" in program.bide("queues", "upgrade", "mail", "--force")
     old.says("laid out in schema 2")
-    crew.open_gate("gate")
-    crew.ledger.wait("done", 1)
-    new = crew.worker(one_url, "-q", "mail", release=later)
-    eventually(lambda: any(line.pid == new.pid for line in crew.ledger.lines("done")))
+    worker_pool.open_gate("gate")
+    worker_pool.ledger.wait("done", 1)
+    new = worker_pool.worker(one_url, "-q", "mail", release=later)
+    eventually(lambda: any(line.pid == new.pid for line in worker_pool.ledger.lines("done")))
     old.terminate()
     old.wait()
     new.terminate()
@@ -270,29 +278,31 @@ def test_a_schema_that_nobody_knows_is_refused(program: Later, queue: Queue) -> 
 
 
 def test_a_job_that_needs_a_newer_worker_is_left_to_one(
-    crew: Crew, later: Path, queue: Queue, one_url: str
+    worker_pool: WorkerPool, later: Path, queue: Queue, one_url: str
 ) -> None:
     body = f'{{"task":"{QUICK}","mode":"bold","needs":2}}'.encode()
     (job,) = queue.enqueue_many([Prepared("a", "+0", 5, body)])
-    old = crew.worker(one_url, "-q", "mail")
+    old = worker_pool.worker(one_url, "-q", "mail")
     old.says("job a is released: This job needs a newer bide")
     eventually(lambda: job.refresh().status == "delayed")
     assert job.attempt == 0
-    assert crew.ledger.lines() == []
-    new = crew.worker(one_url, "-q", "mail", release=later)
+    assert worker_pool.ledger.lines() == []
+    new = worker_pool.worker(one_url, "-q", "mail", release=later)
     new.says(" serves ")
     old.terminate()
     assert old.wait() == 0
     queue.promote_many([job.id])  # it may have come to the new one by itself
-    crew.ledger.wait("done", 1)
+    worker_pool.ledger.wait("done", 1)
     new.terminate()
     assert new.wait() == 0
     assert queue.counts().completed == 1
 
 
-def test_a_field_that_may_be_passed_over_is(crew: Crew, queue: Queue, one_url: str) -> None:
+def test_a_field_that_may_be_passed_over_is(
+    worker_pool: WorkerPool, queue: Queue, one_url: str
+) -> None:
     body = f'{{"task":"{QUICK}","_trace":{{"id":[1,2]}}}}'.encode()
     queue.enqueue_many([Prepared("a", "+0", 5, body)])
-    worker = crew.worker(one_url, "-q", "mail", "--burst")
+    worker = worker_pool.worker(one_url, "-q", "mail", "--burst")
     assert worker.wait() == 0
-    assert crew.ledger.count("done") == {"a": 1}
+    assert worker_pool.ledger.count("done") == {"a": 1}

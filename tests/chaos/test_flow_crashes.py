@@ -27,9 +27,9 @@ from bide.protocol.scripts import TEST_CLOCK
 from bide.worker.relay import DependencyRelay
 from tests.chaos.test_lost_replies import Line, line
 from tests.chaos.verbs import enqueue_all
-from tests.support.crew import JOBS, Crew
 from tests.support.eventually import eventually
 from tests.support.invariants import assert_legal
+from tests.support.worker_pool import JOBS, WorkerPool
 
 __all__ = ["line"]
 MAIL, OTHER = keys_of("mail"), keys_of("other")
@@ -41,7 +41,7 @@ def job(id: str, *parents: str) -> Prepared:
     return Prepared(id, "+0", 5, BODY, constraints="d=-" if parents else "", parents=parents)
 
 
-class Stage:
+class Flow:
     """Two queues, and workers of both whose clock moves by hand."""
 
     def __init__(self, url: str, direct: redis.Redis) -> None:
@@ -76,9 +76,9 @@ class Stage:
         async def act() -> int:
             client = Mortal(self.url, clock=TEST_CLOCK)
             client.left = steps
-            postman = DependencyRelay(client, lambda queues: None)
-            postman.submit(keys)
-            await postman.close()
+            relay = DependencyRelay(client, lambda queues: None)
+            relay.submit(keys)
+            await relay.close()
             await client.close()
             return client.sent
 
@@ -118,10 +118,10 @@ class Mortal(aio.AsyncClient):
 
 
 @pytest.fixture
-def stage(one_url: str, direct: redis.Redis) -> Iterator[Stage]:
-    stage = Stage(one_url, direct)
-    yield stage
-    stage.client.close()
+def flow(one_url: str, direct: redis.Redis) -> Iterator[Flow]:
+    flow = Flow(one_url, direct)
+    yield flow
+    flow.client.close()
 
 
 def cut(command: Command[Any], steps: int) -> Command[Any] | None:
@@ -137,67 +137,67 @@ def cut(command: Command[Any], steps: int) -> Command[Any] | None:
 
 
 @pytest.mark.parametrize("parents_end", [True, False])
-def test_a_producer_that_dies_leaves_nothing_that_waits(stage: Stage, parents_end: bool) -> None:
+def test_a_producer_that_dies_leaves_nothing_that_waits(flow: Flow, parents_end: bool) -> None:
     """Whether the parents end before its rests are looked at, or after."""
     outcomes = set()
     for steps in range(8):
-        stage.clear()
+        flow.clear()
         local = [f"p{i:03}" for i in range(enqueue_commands.CHUNK + 5)]
-        enqueue_all(stage.client, MAIL, [job(id) for id in local])
-        enqueue_all(stage.client, OTHER, [job("far")])
+        enqueue_all(flow.client, MAIL, [job(id) for id in local])
+        enqueue_all(flow.client, OTHER, [job("far")])
         placing = enqueue_commands.EnqueueFull(MAIL, job("z", *local, "{other}far"), ())
         if (begun := cut(placing.begin(), steps)) is not None:
-            stage.client.run(begun._replace(parse=lambda reply: None))
+            flow.client.run(begun._replace(parse=lambda reply: None))
         if not parents_end:
-            stage.pass_time(31)
-            stage.client.run(worker_commands.claim(MAIL, "looks", 1, 0, LEASE_US, 0))
-        stage.settle_down()
+            flow.pass_time(31)
+            flow.client.run(worker_commands.claim(MAIL, "looks", 1, 0, LEASE_US, 0))
+        flow.settle_down()
         for name in ("mail", "other"):
-            holding = assert_legal(stage.direct, name)
+            holding = assert_legal(flow.direct, name)
             assert holding.sets["blocked"] == {}
             assert {member for member in holding.edges if member[0] in "<!@?"} == set()
-        assert stage.ran.count("z") <= 1
-        outcomes.add((steps, stage.state(MAIL, "z")))
+        assert flow.ran.count("z") <= 1
+        outcomes.add((steps, flow.state(MAIL, "z")))
     assert {state for steps, state in outcomes if steps >= 4} == {"completed"}
     assert {state for steps, state in outcomes if steps < 4} == {None}
 
 
-def test_a_worker_that_dies_while_it_delivers_loses_nothing(stage: Stage) -> None:
+def test_a_worker_that_dies_while_it_delivers_loses_nothing(flow: Flow) -> None:
     steps = whole = 0
     while steps <= whole:
-        stage.clear()
-        enqueue_all(stage.client, OTHER, [job("a"), job("b")])
-        enqueue_all(stage.client, MAIL, [job("z", "{other}a", "{other}b"), job("y", "{other}b")])
-        assert stage.work(OTHER)
-        whole = max(whole, stage.deliver(OTHER, steps))
+        flow.clear()
+        enqueue_all(flow.client, OTHER, [job("a"), job("b")])
+        enqueue_all(flow.client, MAIL, [job("z", "{other}a", "{other}b"), job("y", "{other}b")])
+        assert flow.work(OTHER)
+        whole = max(whole, flow.deliver(OTHER, steps))
         if steps == 0:
             whole = 10
         if steps > 3:
             whole = min(whole, steps)
-        stage.work(MAIL)
-        if stage.work(OTHER):
-            stage.deliver(OTHER)
-        stage.work(MAIL)
-        assert sorted(stage.ran) == ["a", "b", "y", "z"]
-        assert {m for m in assert_legal(stage.direct, "other").edges if m[0] == "@"} == set()
+        flow.work(MAIL)
+        if flow.work(OTHER):
+            flow.deliver(OTHER)
+        flow.work(MAIL)
+        assert sorted(flow.ran) == ["a", "b", "y", "z"]
+        assert {m for m in assert_legal(flow.direct, "other").edges if m[0] == "@"} == set()
         steps += 1
     assert steps > 3
 
 
-def test_a_worker_that_dies_while_it_asks_asks_again(stage: Stage) -> None:
+def test_a_worker_that_dies_while_it_asks_asks_again(flow: Flow) -> None:
     for steps in range(6):
-        stage.clear()
-        enqueue_all(stage.client, OTHER, [job("a")])
-        enqueue_all(stage.client, MAIL, [job("z", "{other}a")])
-        stage.work(OTHER)  # and nobody delivers
-        stage.pass_time(61)
-        assert stage.work(MAIL)
-        stage.deliver(MAIL, steps)
-        stage.pass_time(61)
-        if stage.work(MAIL):
-            stage.deliver(MAIL)
-        stage.work(MAIL)
-        assert stage.ran == ["a", "z"]
+        flow.clear()
+        enqueue_all(flow.client, OTHER, [job("a")])
+        enqueue_all(flow.client, MAIL, [job("z", "{other}a")])
+        flow.work(OTHER)  # and nobody delivers
+        flow.pass_time(61)
+        assert flow.work(MAIL)
+        flow.deliver(MAIL, steps)
+        flow.pass_time(61)
+        if flow.work(MAIL):
+            flow.deliver(MAIL)
+        flow.work(MAIL)
+        assert flow.ran == ["a", "z"]
 
 
 @pytest.mark.slow
@@ -231,12 +231,12 @@ def test_one_that_waits_for_many_is_added_once_whatever_is_lost(line: Line) -> N
 
 @pytest.mark.slow
 def test_flows_survive_workers_that_are_killed(
-    one_url: str, direct: redis.Redis, crew: Crew
+    one_url: str, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
     """Chains that go to and fro between two queues, under workers that die."""
     options = ("-q", "mail", "-q", "other", "--lease", "1s", "-c", "5")
     mail, other = Queue("mail", url=one_url), Queue("other", url=one_url)
-    crew.workers_at_work(2, one_url, *options)
+    worker_pool.workers_at_work(2, one_url, *options)
     last = []
     for n in range(20):
         one = mail.enqueue(f"{JOBS}:quick", job_id=f"one-{n}")
@@ -244,10 +244,10 @@ def test_flows_survive_workers_that_are_killed(
         three = other.enqueue(f"{JOBS}:quick", job_id=f"three-{n}", depends_on=[one, two])
         last.append(mail.enqueue(f"{JOBS}:quick", job_id=f"last-{n}", depends_on=[two, three]))
         if n % 5 == 4:
-            crew.workers[-1].kill()
-            crew.workers_at_work(1, one_url, *options)
+            worker_pool.workers[-1].kill()
+            worker_pool.workers_at_work(1, one_url, *options)
     eventually(lambda: all(job.refresh().status == "completed" for job in last))
-    done = crew.ledger.count("done")
+    done = worker_pool.ledger.count("done")
     kinds = ("one", "two", "three", "last")
     assert set(done) == {f"{kind}-{n}" for kind in kinds for n in range(20)}
     for name in ("mail", "other"):
@@ -256,19 +256,19 @@ def test_flows_survive_workers_that_are_killed(
     other.close()
 
 
-def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None:
+def test_what_comes_while_the_post_is_out_is_delivered_too(flow: Flow) -> None:
     """A letter that is written when the letters before it have just been read."""
-    enqueue_all(stage.client, OTHER, [job("a"), job("b")])
-    enqueue_all(stage.client, MAIL, [job("z", "{other}a"), job("y", "{other}b")])
-    claim = stage.client.run(worker_commands.claim(OTHER, "w", 1, 2, LEASE_US, 0))
+    enqueue_all(flow.client, OTHER, [job("a"), job("b")])
+    enqueue_all(flow.client, MAIL, [job("z", "{other}a"), job("y", "{other}b")])
+    claim = flow.client.run(worker_commands.claim(OTHER, "w", 1, 2, LEASE_US, 0))
     a, b = (Settle(job.id, job.token, "complete") for job in claim.jobs)
-    stage.client.run(worker_commands.settle(OTHER, [a]))
+    flow.client.run(worker_commands.settle(OTHER, [a]))
 
     ended: list[Settle] = []
     postmen: list[DependencyRelay] = []
 
     class Meanwhile(aio.AsyncClient):
-        """A client of a worker that settles and claims while its postman is on the way."""
+        """A client of a worker that settles and claims while its relay is on the way."""
 
         async def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
             replies = await super().attempt_many(commands)
@@ -281,7 +281,7 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
             return replies
 
     async def act() -> None:
-        client = Meanwhile(stage.url, clock=TEST_CLOCK)
+        client = Meanwhile(flow.url, clock=TEST_CLOCK)
         postmen.append(DependencyRelay(client, lambda queues: None))
         postmen[0].submit(OTHER)
         await postmen[0].close()
@@ -289,18 +289,18 @@ def test_what_comes_while_the_post_is_out_is_delivered_too(stage: Stage) -> None
 
     asyncio.run(act())
     assert ended == [b]
-    assert stage.state(MAIL, "y") == stage.state(MAIL, "z") == "waiting"
-    assert {m for m in assert_legal(stage.direct, "other").edges if m[0] == "@"} == set()
+    assert flow.state(MAIL, "y") == flow.state(MAIL, "z") == "waiting"
+    assert {m for m in assert_legal(flow.direct, "other").edges if m[0] == "@"} == set()
 
 
-def test_what_another_queue_refuses_is_told_again(stage: Stage) -> None:
-    enqueue_all(stage.client, OTHER, [job("a")])
-    enqueue_all(stage.client, MAIL, [job("z", "{other}a")])
-    assert stage.work(OTHER)
-    stage.direct.hset(MAIL["meta"], "schema", 99)  # a newer release has laid it out
-    stage.deliver(OTHER)
-    stage.direct.hdel(MAIL["meta"], "schema")
-    assert stage.work(OTHER)
-    stage.deliver(OTHER)
-    stage.work(MAIL)
-    assert stage.ran == ["a", "z"]
+def test_what_another_queue_refuses_is_told_again(flow: Flow) -> None:
+    enqueue_all(flow.client, OTHER, [job("a")])
+    enqueue_all(flow.client, MAIL, [job("z", "{other}a")])
+    assert flow.work(OTHER)
+    flow.direct.hset(MAIL["meta"], "schema", 99)  # a newer release has laid it out
+    flow.deliver(OTHER)
+    flow.direct.hdel(MAIL["meta"], "schema")
+    assert flow.work(OTHER)
+    flow.deliver(OTHER)
+    flow.work(MAIL)
+    assert flow.ran == ["a", "z"]

@@ -20,9 +20,9 @@ from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
 from tests.conftest import BINARIES, SERVERS
 from tests.support.console import bide, said
-from tests.support.crew import JOBS, Crew
 from tests.support.eventually import eventually
 from tests.support.invariants import assert_legal, hold
+from tests.support.worker_pool import JOBS, WorkerPool
 
 KEYS = keys_of("mail")
 LEASE_US = 60_000_000
@@ -85,7 +85,7 @@ def test_an_enqueue_is_refused_whole_and_changes_nothing(tank: Tank) -> None:
 
 
 @pytest.mark.parametrize("way", ["uk,f", "ur,f", "d60000000,0", "t1,60000000", "g60000000,0,99"])
-def test_a_call_that_would_fold_is_refused_whole_too(tank: Tank, way: str) -> None:
+def test_a_call_that_would_be_deduplicated_is_refused_whole_too(tank: Tank, way: str) -> None:
     policy = f"k=k f={way}"
     (first,) = [job._replace(constraints=policy) for job in prepared(1)]
     tank.client.run(enqueue_commands.enqueue(KEYS, [first]))
@@ -138,7 +138,7 @@ def test_data_can_be_popped(tank: Tank) -> None:
     assert holding.due == before.due
 
 
-def test_what_waits_can_be_moved_cancelled_deleted_and_emptied(tank: Tank) -> None:
+def test_what_waits_can_be_moved_cancelled_deleted_and_purged(tank: Tank) -> None:
     first, second, third, *_ = sorted(tank.fill())
     run = tank.client.run
     assert run(job_commands.reschedule(KEYS, [first], "+60000000"))[0].result == "ok"
@@ -174,10 +174,12 @@ def test_what_runs_can_be_asked_to_end_and_what_has_ended_retried(tank: Tank) ->
 
 
 @pytest.mark.slow
-def test_what_jobs_say_of_themselves_is_refused_and_they_run_on(tank: Tank, crew: Crew) -> None:
+def test_what_jobs_say_of_themselves_is_refused_and_they_run_on(
+    tank: Tank, worker_pool: WorkerPool
+) -> None:
     """Nobody's job fails because its log lines had no room."""
     ids = tank.fill(f"{JOBS}:talks")
-    worker = crew.worker(tank.url, "-q", "mail", "--burst")
+    worker = worker_pool.worker(tank.url, "-q", "mail", "--burst")
     assert worker.wait() == 0
     assert assert_legal(tank.direct, "mail").sets["completed"].keys() == ids
 
@@ -194,12 +196,12 @@ def test_expired_leases_are_reclaimed(tank: Tank) -> None:
 
 @pytest.mark.slow
 def test_a_worker_starts_and_drains_the_backlog_and_then_there_is_room(
-    tank: Tank, crew: Crew
+    tank: Tank, worker_pool: WorkerPool
 ) -> None:
     ids = tank.fill()
-    worker = crew.worker(tank.url, "-q", "mail", "--burst")
+    worker = worker_pool.worker(tank.url, "-q", "mail", "--burst")
     assert worker.wait() == 0
-    assert crew.ledger.count("done") == dict.fromkeys(ids, 1)
+    assert worker_pool.ledger.count("done") == dict.fromkeys(ids, 1)
     holding = assert_legal(tank.direct, "mail")
     assert holding.sets["completed"].keys() == ids
     for id in ids:
@@ -210,10 +212,10 @@ def test_a_worker_starts_and_drains_the_backlog_and_then_there_is_room(
 
 
 @pytest.mark.slow
-def test_a_retry_that_a_full_server_must_take_is_taken(tank: Tank, crew: Crew) -> None:
+def test_a_retry_that_a_full_server_must_take_is_taken(tank: Tank, worker_pool: WorkerPool) -> None:
     """It adds to a set, and records an error: but a place was given up first."""
     ids = tank.fill(f"{JOBS}:padded_fails")
-    worker = crew.worker(tank.url, "-q", "mail", "--burst")
+    worker = worker_pool.worker(tank.url, "-q", "mail", "--burst")
     assert worker.wait() == 0
     assert assert_legal(tank.direct, "mail").sets["failed"].keys() == ids
 
@@ -223,31 +225,33 @@ def test_a_retry_that_a_full_server_must_take_is_taken(tank: Tank, crew: Crew) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
-def test_a_worker_refuses_a_server_that_drops_jobs(tank: Tank, crew: Crew, policy: str) -> None:
+def test_a_worker_refuses_a_server_that_drops_jobs(
+    tank: Tank, worker_pool: WorkerPool, policy: str
+) -> None:
     job = tank.queue.enqueue(f"{JOBS}:quick")
     tank.direct.config_set("maxmemory-policy", policy)
     before = hold(tank.direct, "mail")
-    worker = crew.worker(tank.url, "-q", "mail", "--burst")
+    worker = worker_pool.worker(tank.url, "-q", "mail", "--burst")
     assert worker.wait() == 2
     worker.says(f"(maxmemory-policy {policy}); run `CONFIG SET maxmemory-policy noeviction`")
     assert hold(tank.direct, "mail") == before
-    assert crew.ledger.lines() == []
-    worker = crew.worker(tank.url, "-q", "mail", "--burst", "--allow-eviction")
+    assert worker_pool.ledger.lines() == []
+    worker = worker_pool.worker(tank.url, "-q", "mail", "--burst", "--allow-eviction")
     assert worker.wait() == 0
-    assert crew.ledger.count("done") == {job.id: 1}
+    assert worker_pool.ledger.count("done") == {job.id: 1}
 
 
 @pytest.mark.slow
-def test_one_that_does_not_say_is_served(tank: Tank, crew: Crew) -> None:
+def test_one_that_does_not_say_is_served(tank: Tank, worker_pool: WorkerPool) -> None:
     """INFO is denied where a user has few permissions; `bide doctor` says so."""
     permissions = {"keys": ["*"], "channels": ["*"], "commands": ["+@all", "-info"]}
     tank.direct.acl_setuser("shop", enabled=True, passwords=["+x"], **permissions)  # type: ignore[arg-type]
     tank.queue.enqueue(f"{JOBS}:quick")
     url = f"{tank.url}&username=shop&password=x"
-    worker = crew.worker(url, "-q", "mail", "--burst")
+    worker = worker_pool.worker(url, "-q", "mail", "--burst")
     assert worker.wait() == 0
     worker.says("INFO is denied")
-    assert len(crew.ledger.lines("done")) == 1
+    assert len(worker_pool.ledger.lines("done")) == 1
 
 
 def test_what_is_to_be_confirmed_is_refused_like_all_else(tank: Tank) -> None:
@@ -323,15 +327,17 @@ def test_doctor_has_its_whole_table_where_a_disk_is_full(
 
 
 @pytest.mark.slow
-def test_a_worker_waits_until_the_server_can_save(tank: Tank, disk: Disk, crew: Crew) -> None:
+def test_a_worker_waits_until_the_server_can_save(
+    tank: Tank, disk: Disk, worker_pool: WorkerPool
+) -> None:
     """What has run meanwhile is settled then, and does not run again."""
     job = tank.queue.enqueue(f"{JOBS}:held", "gate")
-    busy = crew.worker(tank.url, "-q", "mail")
-    crew.ledger.wait("begun", 1)
+    busy = worker_pool.worker(tank.url, "-q", "mail")
+    worker_pool.ledger.wait("begun", 1)
     disk.spoil()
-    crew.open_gate("gate")
+    worker_pool.open_gate("gate")
     busy.says("make room there, or see in its log what it lacks. Trying again until it works.")
-    new = crew.worker(tank.url, "-q", "mail")
+    new = worker_pool.worker(tank.url, "-q", "mail")
     new.says(" serves mail")
     new.says("make room there, or see in its log what it lacks. Trying again until it works.")
     disk.mend()
@@ -339,4 +345,4 @@ def test_a_worker_waits_until_the_server_can_save(tank: Tank, disk: Disk, crew: 
     for worker in (busy, new):
         worker.terminate()
         assert worker.wait() == 0
-    assert crew.ledger.count("done") == {job.id: 1}
+    assert worker_pool.ledger.count("done") == {job.id: 1}

@@ -131,14 +131,14 @@ def test_a_connection_that_was_deaf_stays_so(proxy: Proxy) -> None:
 def test_a_slow_line_is_slow_and_a_dripping_one_whole(proxy: Proxy) -> None:
     with raw(proxy.url) as client:
         client.ping()
-        proxy.pace(delay=0.05)
+        proxy.slow_down(delay=0.05)
         started = time.monotonic()
         client.ping()
         assert time.monotonic() - started >= 0.1
-        proxy.pace(drip=7, pause=0.0005)
+        proxy.slow_down(drip=7, pause=0.0005)
         client.set("a", "x" * 500)
         assert client.get("a") == b"x" * 500
-        proxy.pace()
+        proxy.slow_down()
         assert client.get("a") == b"x" * 500
 
 

@@ -11,19 +11,19 @@ import pytest
 import redis
 
 from bide import Queue
-from tests.support.crew import ROOT, Crew
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.invariants import assert_legal
+from tests.support.worker_pool import ROOT, WorkerPool
 
 COUNT, PRODUCERS = 300, 4
 
 
 @pytest.mark.slow
 def test_items_outlive_their_producers_and_their_workers(
-    one_url: str, direct: redis.Redis, crew: Crew, tmp_path: Path
+    one_url: str, direct: redis.Redis, worker_pool: WorkerPool, tmp_path: Path
 ) -> None:
     options = ("-q", "mail", "--lease", "1s", "-c", "4")
-    workers = crew.workers_at_work(2, one_url, *options)
+    workers = worker_pool.workers_at_work(2, one_url, *options)
     logs = [tmp_path / f"p{i}.log" for i in range(PRODUCERS)]
     producers = []
     for i, log in enumerate(logs):
@@ -38,12 +38,12 @@ def test_items_outlive_their_producers_and_their_workers(
             ]
             producers.append(subprocess.Popen(command, cwd=ROOT, stdout=sink))
     try:
-        crew.ledger.wait("begun", 3)
+        worker_pool.ledger.wait("begun", 3)
         workers[0].kill()
         eventually(lambda: acknowledged(logs[0]) > 40)
         producers[0].kill()
         producers[1].kill()
-        crew.workers_at_work(1, one_url, *options)
+        worker_pool.workers_at_work(1, one_url, *options)
         for producer in producers:
             producer.wait(PATIENCE)
     finally:

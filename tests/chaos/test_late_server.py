@@ -14,10 +14,10 @@ import redis
 
 from bide import AccessDenied, Queue, ServerUnavailable, Worker
 from bide.embedded import Server
-from tests.support.crew import JOBS, Crew
 from tests.support.eventually import eventually
 from tests.support.invariants import assert_legal
 from tests.support.proxy import Proxy
+from tests.support.worker_pool import JOBS, WorkerPool
 from tests.support.workers import Later
 
 WAITS = "Trying again until it works"
@@ -42,9 +42,9 @@ def locked(one_url: str, direct: redis.Redis) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_it_says_that_it_waits_and_serves_when_the_server_is_there(
-    late: Server, crew: Crew
+    late: Server, worker_pool: WorkerPool
 ) -> None:
-    worker = crew.worker(late.url, "-q", "mail")
+    worker = worker_pool.worker(late.url, "-q", "mail")
     worker.says(WAITS)
     assert "Cannot reach the server at unix://" in worker.log
     late.restart()
@@ -58,8 +58,8 @@ def test_it_says_that_it_waits_and_serves_when_the_server_is_there(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_at_once(late: Server, crew: Crew, number: int) -> None:
-    worker = crew.worker(late.url, "-q", "mail")
+def test_a_signal_ends_it_at_once(late: Server, worker_pool: WorkerPool, number: int) -> None:
+    worker = worker_pool.worker(late.url, "-q", "mail")
     worker.says(WAITS)
     worker.process.send_signal(number)
     assert worker.wait() == 0
@@ -67,14 +67,16 @@ def test_a_signal_ends_it_at_once(late: Server, crew: Crew, number: int) -> None
 
 
 @pytest.mark.slow
-def test_also_where_it_waits_for_a_reply(proxy: Proxy, direct: redis.Redis, crew: Crew) -> None:
+def test_also_where_it_waits_for_a_reply(
+    proxy: Proxy, direct: redis.Redis, worker_pool: WorkerPool
+) -> None:
     def connections() -> int:
         told: Any = direct.info("stats")
         return int(told["total_connections_received"])
 
     proxy.hold()
     before = connections()
-    worker = crew.worker(proxy.url, "-q", "mail")
+    worker = worker_pool.worker(proxy.url, "-q", "mail")
     eventually(lambda: connections() > before)
     worker.terminate()
     assert worker.wait() == 0
@@ -109,11 +111,11 @@ def test_it_waits_in_an_event_loop_beside_others(late: Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_burst_does_not_wait(late: Server, crew: Crew) -> None:
+def test_a_burst_does_not_wait(late: Server, worker_pool: WorkerPool) -> None:
     working = Later(lambda: Worker("mail", url=late.url).run(burst=True))
     with pytest.raises(ServerUnavailable, match="Cannot reach"):
         working.result()
-    worker = crew.worker(late.url, "-q", "mail", "--burst")
+    worker = worker_pool.worker(late.url, "-q", "mail", "--burst")
     assert worker.wait() == 1
     assert "Error: Cannot reach the server" in worker.log
     assert WAITS not in worker.log

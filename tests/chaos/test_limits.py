@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from bide import Queue
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
-from tests.support.crew import JOBS, Crew
 from tests.support.eventually import eventually
 from tests.support.invariants import assert_legal
 from tests.support.probe import SECOND, Probe, open_executor
 from tests.support.server_state import end_leases
+from tests.support.worker_pool import JOBS, WorkerPool
 
 pytestmark = pytest.mark.slow
 
@@ -122,26 +122,26 @@ def _live(
 
 
 def test_killed_workers_break_no_limit_and_hold_up_nothing(
-    one_url: str, direct: redis.Redis, crew: Crew
+    one_url: str, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
     queue = Queue("mail", url=one_url)
     queue.configure(rate="40/s", burst=3, concurrency=3)
     options = ("-q", "mail", "--lease", "10m", "-c", "4")
     held = [queue.enqueue(f"{JOBS}:held", "gate", priority=9) for _ in range(3)]
-    doomed = crew.worker(one_url, *options)
-    crew.ledger.wait("begun", 3)
-    crew.workers_at_work(2, one_url, *options)
+    doomed = worker_pool.worker(one_url, *options)
+    worker_pool.ledger.wait("begun", 3)
+    worker_pool.workers_at_work(2, one_url, *options)
     rest = [queue.enqueue(f"{JOBS}:quick") for _ in range(40)]
     rest += [queue.enqueue(f"{JOBS}:fails_until", 2, retry=3) for _ in range(3)]
-    assert len(crew.ledger.lines("begun")) == 3
+    assert len(worker_pool.ledger.lines("begun")) == 3
     doomed.kill()
     end_leases(direct, keys_of("mail"))
-    crew.ledger.wait("begun", 6)
-    assert {line.id for line in crew.ledger.lines("begun")} == {job.id for job in held}
-    crew.open_gate("gate")
+    worker_pool.ledger.wait("begun", 6)
+    assert {line.id for line in worker_pool.ledger.lines("begun")} == {job.id for job in held}
+    worker_pool.open_gate("gate")
     eventually(lambda: len(assert_legal(direct, "mail").sets["completed"]) == 3 + len(rest))
     queue.close()
-    lines = crew.ledger.lines()
+    lines = worker_pool.ledger.lines()
     assert_within([line.token for line in lines if line.what == "begun"], 40, SECOND, 3)
     running: set[str] = set()
     for line in lines:  # one that begins again, its worker was killed

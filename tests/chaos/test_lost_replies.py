@@ -116,7 +116,9 @@ def test_an_enqueue_adds_its_job_once(line: Line) -> None:
         ("g60000000,0,2", "created batched created", [[0, 1], [2]]),
     ],
 )
-def test_each_call_folds_once(line: Line, way: str, came: str, left: list[list[int]]) -> None:
+def test_each_call_is_deduplicated_once(
+    line: Line, way: str, came: str, left: list[list[int]]
+) -> None:
     """A repeat of a first call finds its job; all else comes to the same twice."""
     for _ in line.each_round():
         prepared = [job._replace(constraints=f"k=k f={way}") for job in jobs(3)]
@@ -343,7 +345,7 @@ def test_waiting_is_noted_and_retention_set(line: Line) -> None:
 
 
 @pytest.mark.slow
-def test_a_queue_is_emptied_in_spite_of_losses(line: Line) -> None:
+def test_a_queue_is_purged_in_spite_of_losses(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(job_commands.SWEEP + 20, delay=60))
         line.arm()

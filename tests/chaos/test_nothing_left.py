@@ -13,10 +13,10 @@ import pytest
 from bide import Queue, Worker
 from bide.embedded import Server
 from tests.support import ledger_jobs as jobs
-from tests.support.crew import JOBS
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
+from tests.support.worker_pool import JOBS
 
 
 class Left:

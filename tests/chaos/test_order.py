@@ -16,8 +16,8 @@ from bide.client.config import override
 from bide.protocol.keys import DUE_SETS, keys_of
 from bide.protocol.scripts import TEST_CLOCK
 from tests.support import ledger_jobs as jobs
-from tests.support.crew import JOBS, ROOT
 from tests.support.server_state import members
+from tests.support.worker_pool import JOBS, ROOT
 
 KEYS = keys_of("mail")
 HOUR = 3600

@@ -256,7 +256,7 @@ def test_a_server_that_stays_silent_is_an_error_after_the_patience(
     first, job = (enqueue_commands.prepare(Body("app:task")) for _ in range(2))
 
     def add(prepared: enqueue_commands.Prepared) -> str | None:
-        """Its id; None where a busy machine takes longer than the patience."""
+        """Its id; None where a busy machine takes longer than `retry_for`."""
         with suppress(ServerUnavailable):
             return client.run(enqueue_commands.enqueue(KEYS, [prepared]))[0].id
         return None

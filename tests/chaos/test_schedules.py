@@ -16,10 +16,10 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.schedules import Draft
 from bide.protocol.keys import keys_of
 from tests.chaos.conftest import Connect
-from tests.support.crew import JOBS, Crew
 from tests.support.eventually import eventually
 from tests.support.invariants import assert_legal
 from tests.support.proxy import Proxy
+from tests.support.worker_pool import JOBS, WorkerPool
 
 OPTIONS = ("-q", "mail", "--lease", "1s")
 FIRINGS = 160
@@ -31,19 +31,19 @@ def grid(first: int, step: int, count: int) -> list[str]:
 
 @pytest.mark.slow
 def test_workers_that_are_killed_again_and_again_neither_lose_nor_double_a_firing(
-    one_url: str, direct: redis.Redis, crew: Crew
+    one_url: str, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
     with closing(Queue("mail", url=one_url)) as queue:
-        workers = crew.workers_at_work(3, one_url, *OPTIONS)
+        workers = worker_pool.workers_at_work(3, one_url, *OPTIONS)
         task = f"{JOBS}:quick"
         set_ = queue.schedules.upsert("tick", task, every="25ms", missed="all", limit=FIRINGS)
         for n in range(1, 5):
-            crew.ledger.wait("begun", n * 25)
+            worker_pool.ledger.wait("begun", n * 25)
             workers.pop(0).kill()
             if n == 3:  # all of them; what nobody fires meanwhile is made up for
                 while workers:
                     workers.pop().kill()
-            workers += crew.workers_at_work(1, one_url, *OPTIONS)
+            workers += worker_pool.workers_at_work(1, one_url, *OPTIONS)
 
         def all_done() -> bool:
             return len(assert_legal(direct, "mail").sets["completed"]) == FIRINGS
@@ -54,10 +54,10 @@ def test_workers_that_are_killed_again_and_again_neither_lose_nor_double_a_firin
         assert schedule.fired == FIRINGS
     wanted = grid(set_.times[0], 25_000, FIRINGS)
     assert sorted(assert_legal(direct, "mail").sets["completed"]) == wanted
-    begun = crew.ledger.lines("begun")
+    begun = worker_pool.ledger.lines("begun")
     assert {line.id for line in begun} == set(wanted)
     assert all(line.token >= int(line.id.partition("@")[2]) for line in begun), "never early"
-    again = [id for id, count in crew.ledger.count("done").items() if count > 1]
+    again = [id for id, count in worker_pool.ledger.count("done").items() if count > 1]
     print(f"{len(again)} of {FIRINGS} jobs ran to their end twice: their worker was killed")
 
 

@@ -16,11 +16,11 @@ from bide import Queue
 from bide.embedded import Server
 from tests.chaos.replicas import Pair, pair
 from tests.conftest import BINARIES
-from tests.support.crew import JOBS, Crew, WorkerProcess
 from tests.support.eventually import eventually
 from tests.support.invariants import assert_legal
 from tests.support.proxy import Proxy
 from tests.support.skewed import Clock
+from tests.support.worker_pool import JOBS, WorkerPool, WorkerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -32,9 +32,9 @@ OPTIONS = ("-q", "mail", "--lease", f"{LEASE}s")
 class Scene:
     """A queue on a server with a clock of its own, and workers that reach it over a line."""
 
-    def __init__(self, server: Server, clock: Clock, crew: Crew, proxy: Proxy) -> None:
+    def __init__(self, server: Server, clock: Clock, worker_pool: WorkerPool, proxy: Proxy) -> None:
         self.clock = clock
-        self.crew = crew
+        self.worker_pool = worker_pool
         self.proxy = proxy
         self.queue = Queue("mail", url=proxy.url)
         self.direct = redis.Redis.from_url(server.url)
@@ -50,18 +50,18 @@ class Scene:
         return whole + us / 1e6 - time.time()
 
     def workers(self, count: int) -> list[WorkerProcess]:
-        return self.crew.workers_at_work(count, self.proxy.url, *OPTIONS)
+        return self.worker_pool.workers_at_work(count, self.proxy.url, *OPTIONS)
 
     def hold(self, *gates: str) -> None:
         """Have jobs run, each until its gate is opened."""
         for gate in gates:
             self.queue.enqueue(f"{JOBS}:held", gate, job_id=gate)
-        self.crew.ledger.wait("begun", len(gates))
+        self.worker_pool.ledger.wait("begun", len(gates))
 
     def run_one(self, id: str, delay: float = 0) -> None:
         """A job runs, and not before it is due by the server's clock."""
         self.queue.enqueue(f"{JOBS}:quick", delay=delay, job_id=id)
-        eventually(lambda: self.crew.ledger.lines("done", id))
+        eventually(lambda: self.worker_pool.ledger.lines("done", id))
 
     def check(self, completed: set[str]) -> None:
         """Each ran once, none early by the server's clock, and all is as it should be.
@@ -69,10 +69,10 @@ class Scene:
         Some ran again where the machine did not run a worker, or the server, for most of a lease.
         """
         eventually(lambda: self.queue.counts().completed == len(completed))
-        begun = self.crew.ledger.count("begun")
+        begun = self.worker_pool.ledger.count("begun")
         assert begun.keys() == completed
-        assert begun.total() - len(completed) <= len(self.crew.witness.starved(LEASE))
-        for line in self.crew.ledger.lines("begun"):
+        assert begun.total() - len(completed) <= len(self.worker_pool.witness.starved(LEASE))
+        for line in self.worker_pool.ledger.lines("begun"):
             assert line.due_us <= line.token, f"{line.id} began before it was due"
         holding = assert_legal(self.direct, "mail")
         assert holding.sets["completed"].keys() == completed
@@ -93,10 +93,10 @@ def server(clock: Clock) -> Iterator[Server]:
 
 
 @pytest.fixture
-def scene(server: Server, clock: Clock, crew: Crew) -> Iterator[Scene]:
+def scene(server: Server, clock: Clock, worker_pool: WorkerPool) -> Iterator[Scene]:
     with Proxy(server.url) as proxy:
-        crew.beside.append(lambda: [server.pid])
-        scene = Scene(server, clock, crew, proxy)
+        worker_pool.beside.append(lambda: [server.pid])
+        scene = Scene(server, clock, worker_pool, proxy)
         scene.set_clock(0)
         scene.direct.flushall()
         yield scene
@@ -117,7 +117,7 @@ def test_a_clock_that_is_set_takes_no_job_from_who_lives_and_strands_none(
     scene.run_one("soon", delay=0.3)
     scene.run_one("later", delay=LEASE + 1)  # meanwhile leases would have ended
     for gate in ("a", "b"):
-        scene.crew.open_gate(gate)
+        scene.worker_pool.open_gate(gate)
     ran = {"a", "b", "now", "soon", "later"}
     if jump > 0:
         ran.add("inside")
@@ -137,11 +137,11 @@ def test_what_a_dead_worker_held_comes_back_though_the_clock_was_set(
     dead.kill()
     scene.set_clock(jump)
     scene.workers(1)
-    scene.crew.open_gate("a")
-    scene.crew.ledger.wait("done", 1)  # after a lease, and not after the hour
-    first, *again = scene.crew.ledger.lines("begun", "a")
+    scene.worker_pool.open_gate("a")
+    scene.worker_pool.ledger.wait("done", 1)  # after a lease, and not after the hour
+    first, *again = scene.worker_pool.ledger.lines("begun", "a")
     assert first.token < again[0].token
-    assert len(again) - 1 <= len(scene.crew.witness.starved(LEASE)), "once, unless starved"
+    assert len(again) - 1 <= len(scene.worker_pool.witness.starved(LEASE)), "once, unless starved"
     eventually(lambda: scene.queue.counts().completed == 1)
     assert_legal(scene.direct, "mail")
 
@@ -156,18 +156,18 @@ def two(clock: Clock) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("skew", [HOUR, -HOUR])
 def test_a_failover_to_a_node_whose_clock_is_wrong(
-    two: Pair, clock: Clock, crew: Crew, skew: float
+    two: Pair, clock: Clock, worker_pool: WorkerPool, skew: float
 ) -> None:
     """What was held goes on, what was due runs, what is not due waits by the new clock."""
     with Proxy(two.primary.url) as proxy:
-        crew.beside.append(lambda: [two.primary.pid, two.replica.pid])
-        scene = Scene(two.replica, clock, crew, proxy)
+        worker_pool.beside.append(lambda: [two.primary.pid, two.replica.pid])
+        scene = Scene(two.replica, clock, worker_pool, proxy)
         workers = scene.workers(2)
         scene.hold("a", "b")
         scene.queue.enqueue(f"{JOBS}:quick", job_id="inside", delay=HOUR / 2)
         kept = scene.queue.enqueue(f"{JOBS}:held", "c", job_id="c", durability="replica")
         assert kept.confirmed == "replica"
-        crew.ledger.wait("begun", 3)
+        worker_pool.ledger.wait("begun", 3)
         eventually(lambda: caught_up(two))
         clock.set(skew)
         proxy.refuse()
@@ -178,7 +178,7 @@ def test_a_failover_to_a_node_whose_clock_is_wrong(
         scene.run_one("now")
         scene.run_one("later", delay=LEASE + 1)
         for gate in ("a", "b", "c"):
-            crew.open_gate(gate)
+            worker_pool.open_gate(gate)
         scene.check({"a", "b", "c", "now", "later"} | ({"inside"} if skew > 0 else set()))
         for worker in workers:
             worker.terminate()

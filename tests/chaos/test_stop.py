@@ -15,11 +15,11 @@ from bide.client import aio
 from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.keys import keys_of
 from bide.worker import heartbeat
-from tests.support.crew import JOBS, Crew
 from tests.support.eventually import eventually
 from tests.support.invariants import Holding, assert_legal
 from tests.support.proxy import Proxy
 from tests.support.server_state import members
+from tests.support.worker_pool import JOBS, WorkerPool
 
 KEYS = keys_of("mail")
 KINDS = ("held", "held_in_thread")
@@ -45,18 +45,18 @@ def forgotten(direct: redis.Redis, name: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_at_the_first_signal_what_runs_finishes_and_nothing_begins(
-    one_url: str, queue: Queue, direct: redis.Redis, crew: Crew, sig: int
+    one_url: str, queue: Queue, direct: redis.Redis, worker_pool: WorkerPool, sig: int
 ) -> None:
-    worker = crew.worker(one_url, "-q", "mail", "-c", "2")
+    worker = worker_pool.worker(one_url, "-q", "mail", "-c", "2")
     running = {queue.enqueue(f"{JOBS}:{kind}", "gate").id for kind in KINDS}
-    crew.ledger.wait("begun", 2)
+    worker_pool.ledger.wait("begun", 2)
     waiting = {queue.enqueue(f"{JOBS}:quick").id for _ in range(5)}
     worker.process.send_signal(sig)
     worker.says("stops: 2 jobs may finish")
-    crew.open_gate("gate")
+    worker_pool.open_gate("gate")
     assert worker.wait() == 0
-    assert crew.ledger.count("done").keys() == running
-    assert crew.ledger.count("begun").keys() == running
+    assert worker_pool.ledger.count("done").keys() == running
+    assert worker_pool.ledger.count("begun").keys() == running
     holding = assert_legal(direct, "mail")
     assert holding.sets["completed"].keys() == running
     assert holding.due.keys() == waiting
@@ -64,11 +64,11 @@ def test_at_the_first_signal_what_runs_finishes_and_nothing_begins(
 
 
 def test_at_the_second_signal_what_runs_is_given_back_without_using_an_attempt(
-    one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
+    one_url: str, queue: Queue, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
-    first = crew.worker(one_url, *PATIENT)
+    first = worker_pool.worker(one_url, *PATIENT)
     jobs = [queue.enqueue(f"{JOBS}:{kind}", "gate") for kind in KINDS]
-    crew.ledger.wait("begun", 2)
+    worker_pool.ledger.wait("begun", 2)
     first.terminate()
     first.says("may finish")
     first.terminate()
@@ -76,39 +76,39 @@ def test_at_the_second_signal_what_runs_is_given_back_without_using_an_attempt(
     holding = assert_legal(direct, "mail")
     assert holding.due.keys() == {job.id for job in jobs}
     assert {(r.attempt, r.strikes, r.crashes) for r in holding.records.values()} == {(0, 0, 0)}
-    crew.open_gate("gate")
-    second = crew.worker(one_url, "-q", "mail", "--burst")
+    worker_pool.open_gate("gate")
+    second = worker_pool.worker(one_url, "-q", "mail", "--burst")
     assert second.wait() == 0
-    runs = [(line.id, line.attempt) for line in crew.ledger.lines("begun")]
+    runs = [(line.id, line.attempt) for line in worker_pool.ledger.lines("begun")]
     assert sorted(runs) == sorted([(job.id, 1) for job in jobs] * 2)
     assert assert_legal(direct, "mail").total("completed") == 2
-    assert [line.pid for line in crew.ledger.lines("done")] == [second.pid] * 2
+    assert [line.pid for line in worker_pool.ledger.lines("done")] == [second.pid] * 2
 
 
 @pytest.mark.slow
 def test_a_second_attempt_that_is_given_back_is_the_second_again(
-    one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
+    one_url: str, queue: Queue, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
-    first = crew.worker(one_url, *PATIENT)
+    first = worker_pool.worker(one_url, *PATIENT)
     job = queue.enqueue(f"{JOBS}:fails_then_held", "gate", retry=Retry(5, "fixed", base=0))
-    crew.ledger.wait("begun", 2)
+    worker_pool.ledger.wait("begun", 2)
     first.terminate()
     first.says("may finish")
     first.terminate()
     assert first.wait() == 0
-    crew.open_gate("gate")
-    assert crew.worker(one_url, "-q", "mail", "--burst").wait() == 0
-    assert [line.attempt for line in crew.ledger.lines("begun")] == [1, 2, 2]
+    worker_pool.open_gate("gate")
+    assert worker_pool.worker(one_url, "-q", "mail", "--burst").wait() == 0
+    assert [line.attempt for line in worker_pool.ledger.lines("begun")] == [1, 2, 2]
     assert job.refresh().status == "completed"
 
 
 @pytest.mark.slow
 def test_at_the_end_of_its_grace_a_worker_gives_back_what_still_runs(
-    one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
+    one_url: str, queue: Queue, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
-    worker = crew.worker(one_url, "-q", "mail", "--grace", "500ms")
+    worker = worker_pool.worker(one_url, "-q", "mail", "--grace", "500ms")
     jobs = [queue.enqueue(f"{JOBS}:{kind}", "gate") for kind in KINDS]
-    crew.ledger.wait("begun", 2)
+    worker_pool.ledger.wait("begun", 2)
     worker.terminate()
     assert worker.wait() == 0
     assert "releases 2 running jobs" in worker.log
@@ -117,11 +117,11 @@ def test_at_the_end_of_its_grace_a_worker_gives_back_what_still_runs(
 
 @pytest.mark.slow
 def test_a_job_that_is_deaf_to_being_cancelled_does_not_keep_the_process(
-    one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
+    one_url: str, queue: Queue, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
-    worker = crew.worker(one_url, *PATIENT)
+    worker = worker_pool.worker(one_url, *PATIENT)
     job = queue.enqueue(f"{JOBS}:stubborn", "gate")
-    crew.ledger.wait("begun", 1)
+    worker_pool.ledger.wait("begun", 1)
     worker.terminate()
     worker.says("may finish")
     worker.terminate()
@@ -130,11 +130,11 @@ def test_a_job_that_is_deaf_to_being_cancelled_does_not_keep_the_process(
 
 
 def test_a_burst_ends_when_nothing_is_due(
-    one_url: str, queue: Queue, direct: redis.Redis, crew: Crew
+    one_url: str, queue: Queue, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
     due = {queue.enqueue(f"{JOBS}:quick").id for _ in range(10)}
     later = queue.enqueue(f"{JOBS}:quick", delay=60)
-    worker = crew.worker(one_url, "-q", "mail", "--burst", "-c", "3")
+    worker = worker_pool.worker(one_url, "-q", "mail", "--burst", "-c", "3")
     assert worker.wait() == 0
     holding = assert_legal(direct, "mail")
     assert holding.sets["completed"].keys() == due
@@ -183,12 +183,13 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
 
 @pytest.mark.slow
 def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back_at_the_stop(
-    proxy: Proxy, queue: Queue, direct: redis.Redis, crew: Crew
+    proxy: Proxy, queue: Queue, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:
     """The worker does not know what it holds; it asks again before it leaves."""
-    (worker,) = crew.workers_at_work(1, proxy.url, "-q", "mail")
+    (worker,) = worker_pool.workers_at_work(1, proxy.url, "-q", "mail")
     proxy.lose_replies_with(f"{JOBS}:quick".encode())
-    job = queue.enqueue(f"{JOBS}:quick", delay=0.3)  # so that a timer, not a hint, has it claimed
+    # Delayed, so that a timer, not a message, has it claimed.
+    job = queue.enqueue(f"{JOBS}:quick", delay=0.3)
 
     def held() -> Holding | None:
         holding = assert_legal(direct, "mail")
@@ -199,7 +200,7 @@ def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back_at_the_stop(
     worker.says(" stops: ")
     proxy.behave()
     assert worker.wait() == 0
-    assert crew.ledger.lines() == []
+    assert worker_pool.ledger.lines() == []
     holding = assert_legal(direct, "mail")
     assert holding.where(job.id) == "due"
     record = holding.records[job.id]

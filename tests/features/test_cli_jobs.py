@@ -39,10 +39,10 @@ def read(home: Path, url: str, *args: str) -> list[dict[str, Any]]:
     return jobs
 
 
-# -- calls that fold
+# -- deduplicated calls
 
 
-def test_a_job_says_under_which_key_calls_fold_into_it(home: Path, mail: Queue) -> None:
+def test_a_job_says_under_which_key_calls_are_deduplicated(home: Path, mail: Queue) -> None:
     for i in range(3):
         mail.batch("web", i, into="shop:greet", quiet="1h", max_wait=None, job_id=f"g{i}")
     mail.enqueue("shop:greet", "x", unique=Unique(key="once"), job_id="once")

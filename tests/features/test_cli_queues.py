@@ -156,7 +156,7 @@ def test_a_hold_is_shown_and_ended(home: Path, one_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_emptying_says_first_what_it_would_remove(home: Path, one_url: str, mail: Queue) -> None:
+def test_purging_says_first_what_it_would_remove(home: Path, one_url: str, mail: Queue) -> None:
     mail.enqueue("shop:greet", depends_on=mail.jobs("delayed", count=1))
     done = bide(home, "queues", "purge", "mail", "--dry-run", url=one_url)
     assert said(done) == "Would remove 4 delayed, waiting or blocked jobs of mail.\n"
@@ -169,14 +169,14 @@ def test_emptying_says_first_what_it_would_remove(home: Path, one_url: str, mail
 
 
 @pytest.mark.slow
-def test_emptying_asks_and_does_it(home: Path, one_url: str, mail: Queue) -> None:
+def test_purging_asks_and_does_it(home: Path, one_url: str, mail: Queue) -> None:
     shown = at_terminal(home, "queues", "purge", "mail", url=one_url, types={"[y/N]": "y\n"})
     assert shown.code == 0
     assert "mail: removed 3 jobs." in shown.text
     assert mail.counts().delayed == 0
 
 
-def test_emptying_without_asking(home: Path, one_url: str, mail: Queue) -> None:
+def test_purging_without_asking(home: Path, one_url: str, mail: Queue) -> None:
     assert "removed 3 jobs" in said(bide(home, "queues", "purge", "mail", "--yes", url=one_url))
 
 

@@ -255,7 +255,7 @@ def test_the_jobs_of_a_schedule_and_calls_share_keys_and_nothing_is_batched(queu
 # -- with keys
 
 
-def test_signed_calls_fold_and_run(queue: Queue, signing: str) -> None:
+def test_signed_calls_are_deduplicated_and_run(queue: Queue, signing: str) -> None:
     first = queue.enqueue(dedup_tasks.index, "a", 1, unique=Unique(key="k", on_conflict="replace"))
     again = queue.enqueue(dedup_tasks.index, "a", 2, unique=Unique(key="k", on_conflict="replace"))
     assert (again.enqueue_result, again.id) == ("replaced", first.id)
@@ -288,7 +288,9 @@ def test_an_item_that_is_not_signed_as_it_is_fails_them_all(
     assert job.error.type == "bide.BadSignature"
 
 
-def test_a_fold_of_one_queue_is_good_in_no_other(queue: Queue, signing: str, direct: Any) -> None:
+def test_a_deduplicated_call_of_one_queue_is_good_in_no_other(
+    queue: Queue, signing: str, direct: Any
+) -> None:
     other = Queue("other", url=queue.url)
     job = queue.batch("k", 1, into=dedup_tasks.flaky, quiet=0)
     there = other.batch("k", 2, into=dedup_tasks.flaky, quiet=0)

@@ -247,7 +247,7 @@ def test_a_wait_ends_at_once_when_something_is_pushed(
         job = other.queue.fetch(items[0].id)
         assert [item.data for item in items] == ["now"]
         items.ack()
-    assert witness.lateness(job) < 1.2, "a keeper looks every two seconds by itself"
+    assert witness.lateness(job) < 1.2, "a timekeeper looks every two seconds by itself"
     other.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bide import AsyncQueue, Event, Queue, UsageError
 from tests.support import jobs
-from tests.support.hearing import kinds, listens
+from tests.support.event_helpers import kinds, listens
 from tests.support.workers import burst, eventually
 
 

@@ -15,7 +15,7 @@ import redis
 from bide import AsyncQueue, Queue, UsageError
 from bide.embedded import Server
 from tests.support.cpu_waits import Witness
-from tests.support.hearing import kinds, listens
+from tests.support.event_helpers import kinds, listens
 
 Start = Callable[..., Server]
 

@@ -14,7 +14,7 @@ import bide.testing
 from bide import AsyncQueue, Event, Queue, ServerUnavailable, UsageError
 from bide.queue import event_reader
 from tests.support import jobs
-from tests.support.hearing import kinds, listens
+from tests.support.event_helpers import kinds, listens
 from tests.support.workers import Later, burst
 
 # -- iterating

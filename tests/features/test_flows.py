@@ -219,7 +219,7 @@ def test_what_cannot_be_meant_is_refused(queue: Queue, options: Any, why: str) -
 
 
 @pytest.mark.parametrize("unique", [Unique(), debounce("1s"), throttle("1/s"), batch("1s")])
-def test_what_waits_cannot_fold_and_is_refused_wherever_it_is_said(
+def test_what_waits_cannot_be_deduplicated_and_is_refused_wherever_it_is_said(
     queue: Queue, unique: DedupPolicy
 ) -> None:
     dedup = queue.prepare(jobs.add, (1,), unique=unique, job_id="a")
@@ -233,7 +233,7 @@ def test_what_waits_cannot_fold_and_is_refused_wherever_it_is_said(
         queue.batch("key", 1, into=jobs.add, depends_on="b")
 
 
-def test_what_was_folded_can_be_waited_for(queue: Queue) -> None:
+def test_what_was_deduplicated_can_be_waited_for(queue: Queue) -> None:
     first = queue.enqueue(jobs.add, 1, unique=Unique())
     again = queue.enqueue(jobs.add, 1, unique=Unique())
     after = queue.enqueue(jobs.add, 2, depends_on=again)

@@ -28,6 +28,7 @@ from bide.views._sync import Site
 from tests.support.crew import Crew
 from tests.support.invariants import Holding, hold
 from tests.support.users import as_role
+from tests.support.worker_pool import WorkerPool
 
 BODY = encode_body(Body("app.tasks:send"))
 KEYS, EVERYWHERE = keys_of("mail"), keys_of(None)
@@ -170,6 +171,6 @@ def full(one_url: str, direct: redis.Redis) -> Iterator[Full]:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew(tmp_path) as crew:
-        yield crew
+def worker_pool(tmp_path: Path) -> Iterator[WorkerPool]:
+    with WorkerPool(tmp_path) as worker_pool:
+        yield worker_pool

@@ -27,7 +27,7 @@ from tests.fsck.case import Case
 from tests.fsck.conftest import BODY, EVERYWHERE, KEYS, Full, key
 from tests.support.eventually import eventually
 from tests.support.invariants import assert_legal
-from tests.support.listener import Ear
+from tests.support.listener import ChannelListener
 
 CASES = [*jobs.JOBS, *beside.BESIDE, *in_groups.GROUPS]
 LEFT = {("type", key(name)) for name in GLOBAL}
@@ -95,9 +95,9 @@ def test_a_full_server_lets_repairs_be_made(full: Full) -> None:
 
 def test_what_failed_by_a_repair_says_why_and_whoever_waits_is_told(full: Full) -> None:
     full.do("HDEL", "@jobs", "later")
-    with Ear(full.direct, KEYS) as ear:
+    with ChannelListener(full.direct, KEYS) as listener:
         full.found(repair=True)
-        assert ("waiters", "later") in ear.heard()
+        assert ("waiters", "later") in listener.heard()
     assert full.holding().waiters.keys() == {"run-0"}
     notes = read_history(full.holding().hashes["notes"]["later"])
     assert notes.error is not None

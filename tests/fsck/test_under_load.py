@@ -19,6 +19,7 @@ from bide.protocol.scripts import TEST_CLOCK
 from bide.views._sync import Site
 from tests.support.crew import JOBS, Crew
 from tests.support.invariants import assert_legal
+from tests.support.worker_pool import JOBS, WorkerPool
 from tests.support.workload import Workload
 
 pytestmark = pytest.mark.slow
@@ -86,19 +87,19 @@ class Checking(threading.Thread):
 
 
 @pytest.fixture
-def queue(one_url: str, crew: Crew) -> Iterator[Queue]:
+def queue(one_url: str, worker_pool: WorkerPool) -> Iterator[Queue]:
     """A queue that two workers serve, and that keeps little."""
     with closing(Queue("mail", url=one_url)) as queue:
         queue.configure(retention=Retention(count=20))
-        crew.workers_at_work(2, one_url, "-q", "mail", "-c", "5")
+        worker_pool.workers_at_work(2, one_url, "-q", "mail", "-c", "5")
         yield queue
 
 
-def test_jobs_that_move_are_no_error(queue: Queue, site: Site, crew: Crew) -> None:
+def test_jobs_that_move_are_no_error(queue: Queue, site: Site, worker_pool: WorkerPool) -> None:
     with Checking(site) as checking:
         for i in range(JOBS_EACH):
             queue.enqueue_call(f"{JOBS}:quick", delay=i % 10 / 10, priority=i % 10, retry=Retry(1))
-        lines = crew.ledger.wait("done", JOBS_EACH)
+        lines = worker_pool.ledger.wait("done", JOBS_EACH)
     assert len(lines) == JOBS_EACH
     assert checking.rounds > 2
     assert checking.found == []
@@ -107,7 +108,7 @@ def test_jobs_that_move_are_no_error(queue: Queue, site: Site, crew: Crew) -> No
 def test_what_is_broken_under_way_is_repaired_and_runs_once(
     queue: Queue,
     site: Site,
-    crew: Crew,
+    worker_pool: WorkerPool,
     direct: redis.Redis,
 ) -> None:
     with Checking(site) as checking:
@@ -117,8 +118,8 @@ def test_what_is_broken_under_way_is_repaired_and_runs_once(
                 direct.zrem(KEYS.names["due"][4], job.id)
             elif i % 3 == 1:
                 direct.zadd(KEYS["completed"], {job.id: time.time_ns() // 1000})  # no retention yet
-        crew.ledger.wait("done", JOBS_EACH)
-    assert set(crew.ledger.count("done").values()) == {1}
+        worker_pool.ledger.wait("done", JOBS_EACH)
+    assert set(worker_pool.ledger.count("done").values()) == {1}
     assert {each.finding.kind for each in checking.found} >= {"unlisted", "sets"}
     assert list(look(site, (), False)) == []
     assert_legal(direct, "mail")

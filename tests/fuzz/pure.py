@@ -102,10 +102,10 @@ BODIES = [
         Body("os:system", ["true"]),
     )
 ]
-FOLDED = SEAL.sign("dedup", "", BODIES[0])
+DEDUPLICATED = SEAL.sign("dedup", "", BODIES[0])
 SIGNED = [
     *(SEAL.sign("job", "a", body) for body in BODIES),
-    b"".join(frame(FOLDED) for _ in range(2)),
+    b"".join(frame(DEDUPLICATED) for _ in range(2)),
 ]
 BODIES += [
     b"".join(frame(encode_body(Body("a:b", (i,), codec=codec))) for i in range(3))
@@ -199,7 +199,7 @@ def a_signature(mutator: Mutator, corpus: list[bytes]) -> None:
         return
     if is_batch(signed):
         with contextlib.suppress(PayloadError):
-            if set(calls_in(signed)) == {FOLDED}:
+            if set(calls_in(signed)) == {DEDUPLICATED}:
                 return
     with pytest.raises(BadSignature):
         SEAL.check("job", "a", signed)

@@ -1,4 +1,4 @@
-"""How calls fold into jobs, as a plain Python program: what each comes to, given the time.
+"""How calls are deduplicated, as a plain Python program: what each comes to, given the time.
 
 Written from what users are told, and not from the script: a job here knows whether it has begun
 and whether it has ended, a key knows its latest job, and nothing is bounded, swept or repeated.
@@ -44,7 +44,7 @@ Came = tuple[str, int, str]
 """A word, when the job is due, and its id."""
 
 
-class Folds:
+class DedupModel:
     """One queue."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import JobNote, Settle
-from tests.model.events import Fold
+from tests.model.events import Replay
 from tests.model.reference import Queue
 from tests.model.server import KEYS, QUEUE, SECOND, Server, expected
 from tests.model.store import DUE, Job
@@ -38,7 +38,7 @@ class Driver:
 
     def __init__(self, server: Server) -> None:
         server.raw.flushdb()
-        server.ear.heard()  # of an example that ended in the middle
+        server.listener.heard()  # of an example that ended in the middle
         self.server = server
         self.model = Queue()
         self._began: int = server.reply(job_commands.counts(KEYS))[1]
@@ -53,7 +53,7 @@ class Driver:
         self._retried: Command[Any] | None = None
         # For longer than any example takes.
         self._heard = 0
-        self.told = Fold(server.run(job_commands.listen(KEYS, "model", "-", 10**12)).after)
+        self.told = Replay(server.run(job_commands.listen(KEYS, "model", "-", 10**12)).after)
 
     def when(self, text: str) -> str:
         return text if text[0] == "+" else f"={self._began + int(text[1:]) * SECOND}"
@@ -329,7 +329,7 @@ class Driver:
         self.model.agree_on_keys(now, stored.pop("unique"), stored.pop("folded"))
         assert stored == expected(self.model)
         said, self.model.said = self.model.said, []
-        assert self.server.ear.heard() == said
+        assert self.server.listener.heard() == said
         self._compare_with_told(events)
 
     def _compare_with_told(self, events: list[Event]) -> None:

@@ -37,7 +37,7 @@ LEGAL: Final[dict[str, set[str | None]]] = {
 fail or be cancelled for it."""
 
 
-class Fold:
+class Replay:
     """Where each job is, from what was told."""
 
     def __init__(self, after: str) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tests.model.gate import Bucket
+from tests.model.limits import Bucket
 from tests.model.store import FINISHED, Job, Run
 from tests.model.unique import Uniques
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from tests.model.gate import FOREVER, Gate
+from tests.model.limits import FOREVER, Limits
 from tests.model.managing import Reply
 from tests.model.settling import CRASHES, Settled
 from tests.model.store import FINISHED, LEVELS, Job, Run, by_score
@@ -103,8 +103,8 @@ class Queue(Settled):
                 self.retain(place, now, TRIM)
 
         paused = "paused" in self.meta
-        gate = self.gate(now)
-        room = gate.room if gate else FOREVER
+        limits = self.limits(now)
+        room = limits.room if limits else FOREVER
         overdue = held_back = False
         deadlines: list[int] = []
         taken: list[Job] = []
@@ -137,9 +137,9 @@ class Queue(Settled):
                 if overdue:
                     break  # and is seen to before any deadline
                 deadlines += [job.score for job in jobs[len(ripe) :][:1]]
-            if gate:
+            if limits:
                 was = overdue
-                overdue, deadlines = self._through(gate, len(taken), overdue, deadlines)
+                overdue, deadlines = self._through(limits, len(taken), overdue, deadlines)
                 held_back = was and not overdue
         if constraints:
             self.tell(now, [job.id for job in expired])
@@ -168,19 +168,19 @@ class Queue(Settled):
         return [b"ok", now, until, deadline or 0, *what, *told]
 
     def _through(
-        self, gate: Gate, taken: int, overdue: bool, deadlines: list[int]
+        self, limits: Limits, taken: int, overdue: bool, deadlines: list[int]
     ) -> tuple[bool, list[int]]:
         """What is overdue, and what is due next, as the limits let it begin."""
-        shut = taken >= gate.room
-        if gate.bucket and (taken or gate.bucket.rewound):
-            gate.bucket.taken += taken
-            gate.bucket.last = gate.now if taken else gate.bucket.last
-            self.spent = gate.bucket.stored()
+        shut = taken >= limits.room
+        if limits.bucket and (taken or limits.bucket.rewound):
+            limits.bucket.taken += taken
+            limits.bucket.last = limits.now if taken else limits.bucket.last
+            self.spent = limits.bucket.stored()
         if not shut:
             return overdue, deadlines
-        if taken >= gate.slots:
+        if taken >= limits.slots:
             return False, []
-        opens = gate.opens()
+        opens = limits.opens()
         if overdue:
             return False, [opens]
         return False, [max(opens, at) for at in deadlines]

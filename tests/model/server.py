@@ -12,7 +12,7 @@ from bide.protocol.command import Command
 from bide.protocol.keys import LAYOUT, keys_of
 from bide.protocol.scripts import TEST_CLOCK
 from tests.model.store import DUE, FINISHED, Store, by_score
-from tests.support.listener import Ear
+from tests.support.listener import ChannelListener
 
 T = TypeVar("T")
 
@@ -27,10 +27,10 @@ class Server:
     def __init__(self, url: str) -> None:
         self.raw = redis.Redis.from_url(url)
         self._client = blocking.Client(url, clock=TEST_CLOCK)
-        self.ear = Ear(self.raw, KEYS)
+        self.listener = ChannelListener(self.raw, KEYS)
 
     def close(self) -> None:
-        self.ear.__exit__()
+        self.listener.__exit__()
         self._client.close()
         self.raw.close()
 

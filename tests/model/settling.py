@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.model.gate import FOREVER, Bucket
+from tests.model.limits import FOREVER, Bucket
 from tests.model.managing import Managed, Reply
 from tests.model.store import STAMPS, Job
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.model.gate import FOREVER, Bucket, Gate
+from tests.model.limits import FOREVER, Bucket, Limits
 
 STRIKES = 2
 BACK, FORWARD, MARK_EVERY, LONGEST_CALM = 2_000_000, 30_000_000, 1_000_000, 300_000_000
@@ -170,14 +170,14 @@ class Store:
     unique: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     """Key -> who holds it, until when or what, and since when."""
     folded: dict[str, tuple[int, str, int, str]] = field(default_factory=dict)
-    """Id of a call that was folded -> when, and what it came to."""
+    """Id of a call that was deduplicated -> when, and what it came to."""
     said: list[tuple[str, str]] = field(default_factory=list)
     """Messages published and not yet heard: channel and id."""
     minutes: dict[int, Counter[str]] = field(default_factory=dict)
     retention: str = ""
     rate: str = ""
     spent: str = ""
-    """The rate of the queue, and what is used of it (`gate`)."""
+    """The rate of the queue, and what is used of it (`limits`)."""
     purged: str = ""
     """Which emptying was the last, and of how many jobs."""
     wakeup: str = ""
@@ -185,19 +185,19 @@ class Store:
 
     # -- limits
 
-    def gate(self, now: int) -> Gate | None:
+    def limits(self, now: int) -> Limits | None:
         """How the limits stand, if there may be any; forgets those that are over."""
         if "limited" not in self.meta:
             return None
         most = self.meta.get("concurrency")
         slots = FOREVER if most is None else max(0, most - len(self.at("active")))
-        gate = Gate(Bucket.read(self.rate, self.spent, now), slots, 0, now)
-        gate.held_until = self.meta.get("held_until", 0)
-        if gate.held_until <= now:
+        limits = Limits(Bucket.read(self.rate, self.spent, now), slots, 0, now)
+        limits.held_until = self.meta.get("held_until", 0)
+        if limits.held_until <= now:
             self.meta.pop("held_until", None)
             if not self.rate and most is None:
                 del self.meta["limited"]
-        return gate
+        return limits
 
     def may_begin(self, due: int, now: int) -> int:
         """When a job may begin, for all that the rate and a hold say."""
@@ -236,7 +236,7 @@ class Store:
             self.meta[name] = self.meta.get(name, 0) + by
 
     def wake_for(self, due: int, now: int) -> None:
-        """Someone must know of a job due then, unless one promised to look before."""
+        """Someone must know of a job due then, unless a deadline is before."""
         covered = any(now - 5_000 <= until <= due for until in self.keep.values())
         if due <= now or not covered:
             self.push()

@@ -22,7 +22,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
-from tests.model.dedup import SECOND, Came, Folds
+from tests.model.dedup import SECOND, Came, DedupModel
 from tests.model.server import KEYS, QUEUE, Server
 from tests.support.invariants import assert_legal
 
@@ -62,7 +62,7 @@ class Play:
 
     def __init__(self, server: Server) -> None:
         server.raw.flushdb()
-        self.server, self.model = server, Folds()
+        self.server, self.model = server, DedupModel()
         self.numbers = 0
         self.came: dict[str, list[tuple[int, int, str, str]]] = {}
         """Key -> of each call its number, its time, its word and the job's id."""

@@ -54,13 +54,13 @@ class Uniques(Store):
                 job = Job(
                     id, body, f"due:{priority}", max(asked or 0, now), constraints=constraints
                 )
-                word, due, holder = self._fold(job, now, earliest)
+                word, due, holder = self._deduplicate(job, now, earliest)
             reply += [word.encode(), due, holder.encode()]
         if earliest:
             self.wake_for(self.may_begin(min(earliest), now), now)
         return reply
 
-    def _fold(self, call: Job, now: int, earliest: list[int]) -> tuple[str, int, str]:
+    def _deduplicate(self, call: Job, now: int, earliest: list[int]) -> tuple[str, int, str]:
         key, way = call.constraints.removeprefix("k=").split(" f=u")
         at = call.score
         if key not in self.unique or self.unique[key][0] == call.id or not self.holds(key, now):

@@ -23,7 +23,7 @@ import redis
 from bide.embedded import Server
 from tests.conftest import BINARIES, ServerFor
 from tests.support.cluster import cluster
-from tests.support.listener import Ear
+from tests.support.listener import ChannelListener
 from tests.support.plain import client_of
 from tests.support.probe import Executor, Probe, open_executor
 from tests.support.programs import old_server
@@ -133,7 +133,7 @@ def q(executor: Executor, raw: redis.Redis) -> Iterator[Probe]:
 
 
 @pytest.fixture
-def ear(q: Probe) -> Iterator[Ear]:
+def listener(q: Probe) -> Iterator[ChannelListener]:
     """What the scripts of that queue say over its channels."""
-    with Ear(q.raw, q.keys) as ear:
-        yield ear
+    with ChannelListener(q.raw, q.keys) as listener:
+        yield listener

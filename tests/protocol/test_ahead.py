@@ -53,7 +53,7 @@ def test_a_call_is_bounded(q: Probe) -> None:
         ahead(q, *range(1, 34))
 
 
-def test_an_emptied_queue_has_nothing_ahead(q: Probe) -> None:
+def test_an_purged_queue_has_nothing_ahead(q: Probe) -> None:
     later(q, "a", 1)
     q.run(job_commands.purge(q.keys, "this"))
     assert ahead(q, 60) == [0]

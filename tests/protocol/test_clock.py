@@ -173,7 +173,7 @@ def test_the_longest_lease_that_anyone_uses_is_respected(q: Probe) -> None:
     assert q.zset("active") == {"a": now + 60 * SECOND}
 
 
-def test_promises_made_before_are_dropped(q: Probe) -> None:
+def test_deadlines_set_before_are_dropped(q: Probe) -> None:
     for worker in ("w1", "w2", "w3"):
         q.claim(worker)
     q.move(-60)

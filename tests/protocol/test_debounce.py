@@ -195,7 +195,9 @@ def test_a_delayed_call_leaves_the_trailing_run_as_it_is(q: Probe) -> None:
     assert args(q) == {"a": 1, "b": 4, "later": 3}
 
 
-def test_a_delayed_call_that_is_too_near_folds_and_a_plain_one_brings_it_back(q: Probe) -> None:
+def test_a_delayed_call_that_is_too_near_is_deduplicated_and_a_plain_one_brings_it_back(
+    q: Probe,
+) -> None:
     call(q, "later", ONE, 1, when=f"+{30 * SECOND}")
     call(q, "a", ONE, 2)
     call(q, "b", ONE, 3)

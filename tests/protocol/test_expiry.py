@@ -138,7 +138,7 @@ def test_a_repeat_changes_nothing(q: Probe) -> None:
     assert q.holding().hashes["terms"] == {"a": f"x=+{5 * SECOND}".encode()}
 
 
-def test_a_namesake_has_no_terms_of_what_was_removed(q: Probe) -> None:
+def test_a_namesake_has_no_constraints_of_what_was_removed(q: Probe) -> None:
     removals: list[Command[Any]] = [
         job_commands.delete(q.keys, ["a"]),
         job_commands.purge(q.keys, "e1"),
@@ -173,13 +173,13 @@ def test_its_end_is_an_event(q: Probe) -> None:
     ]
 
 
-def test_an_expiry_before_every_promise_wakes_someone(q: Probe) -> None:
+def test_an_expiry_before_every_deadline_wakes_someone(q: Probe) -> None:
     q.raw.zadd(q.keys["keep"], {"k1": q.now + 20 * SECOND})
     add(q, "a", constraints=f"x=@{q.now + 10 * SECOND}", when=f"+{30 * SECOND}")
     assert q.hear() == "-"
 
 
-def test_terms_go_with_their_job(q: Probe) -> None:
+def test_constraints_go_with_their_job(q: Probe) -> None:
     add(q, "a", constraints=f"x=+{60 * SECOND}")
     q.configure(completed=0)
     (job,) = q.claim().jobs

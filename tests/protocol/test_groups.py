@@ -399,7 +399,7 @@ def test_one_that_was_cancelled_unbegun_comes_back_with_its_priority(q: Probe) -
     assert q.taken() == ["a"]
 
 
-def test_emptying_takes_the_groups_too(q: Probe) -> None:
+def test_purging_takes_the_groups_too(q: Probe) -> None:
     add(q, "g", *(f"a{i}" for i in range(9)))
     add(q, "other", "b")
     q.run(queue_commands.configure(q.keys, "kept", paused=True))
@@ -415,7 +415,7 @@ def test_emptying_takes_the_groups_too(q: Probe) -> None:
     assert left(q) == (0, 0, 0, 1)
 
 
-def test_one_that_comes_while_others_are_emptied_runs(q: Probe) -> None:
+def test_one_that_comes_while_others_are_purged_runs(q: Probe) -> None:
     add(q, "g", "a", "b")
     q.run(job_commands.purge(q.keys, "e1"))
     add(q, "g", "c", "a")

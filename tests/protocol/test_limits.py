@@ -320,7 +320,7 @@ def with_constraints(constraints: str) -> list[Prepared]:
 
 
 @pytest.mark.parametrize("constraints", ["", "g=one", f"x=+{HOUR}"])
-def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_rate(
+def test_an_enqueue_wakes_nobody_while_a_timekeeper_waits_for_the_rate(
     q: Probe, constraints: str
 ) -> None:
     q.limit(rate="1/s")
@@ -333,7 +333,7 @@ def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_rate(
 
 
 @pytest.mark.parametrize("constraints", ["", "g=one", f"x=+{HOUR}"])
-def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_end_of_a_hold(
+def test_an_enqueue_wakes_nobody_while_a_timekeeper_waits_for_the_end_of_a_hold(
     q: Probe, constraints: str
 ) -> None:
     job = q.take("a")
@@ -346,7 +346,7 @@ def test_an_enqueue_wakes_nobody_while_a_keeper_waits_for_the_end_of_a_hold(
     assert q.wakeups() == 0
 
 
-def test_what_may_expire_before_the_gate_opens_wakes_someone(q: Probe) -> None:
+def test_what_may_expire_before_the_limits_let_it_start_wakes_someone(q: Probe) -> None:
     q.limit(rate="1/h")
     q.add("a")
     q.claim("w1")

@@ -281,14 +281,14 @@ def test_claims_of_consumers_that_are_long_gone_are_forgotten(q: Probe) -> None:
     assert q.raw.hlen(q.keys["claims"]) <= 64 + 12
 
 
-def test_a_consumer_that_promised_to_keep_the_time_does_so_no_more(q: Probe) -> None:
+def test_a_consumer_that_was_a_timekeeper_is_one_no_more(q: Probe) -> None:
     q.claim("c1", 1)
     assert "c1" in q.zset("keep")
     q.pop("c1")
     assert "c1" not in q.zset("keep")
 
 
-def test_what_empty_left_is_swept(q: Probe) -> None:
+def test_what_a_purge_left_is_swept(q: Probe) -> None:
     q.push(*(f"i{n}" for n in range(150)))
     q.run(job_commands.purge(q.keys, "this"))
     assert q.raw.hlen(q.keys["jobs"]) == 150
@@ -299,7 +299,7 @@ def test_what_empty_left_is_swept(q: Probe) -> None:
 # -- what claim says to those who do not stay
 
 
-def test_a_claim_that_brought_something_promises_nothing_where_it_need_not(q: Probe) -> None:
+def test_a_claim_that_brought_something_sets_no_deadline_where_it_need_not(q: Probe) -> None:
     q.push("a")
     q.push("b", when=f"+{SECOND}")
     assert q.claim("c1", 5, arm=1).until_us == 0

@@ -232,7 +232,7 @@ def test_one_whose_body_is_missing_is_left_alone(q: Probe) -> None:
     assert q.where("a") == "failed"
 
 
-def test_one_that_was_set_aside_by_emptying_is_gone(q: Probe) -> None:
+def test_one_that_was_set_aside_by_purging_is_gone(q: Probe) -> None:
     end(q, "failed")
     q.retry("a")
     q.run(job_commands.purge(q.keys, "this"))

@@ -489,7 +489,7 @@ def test_a_body_that_is_lost_holds_nobody_up(q: Probe) -> None:
     q.legal = False
 
 
-def test_an_emptied_queue_keeps_its_schedules(q: Probe) -> None:
+def test_an_purged_queue_keeps_its_schedules(q: Probe) -> None:
     put(q)
     q.move(11)
     q.claim(count=0)

@@ -137,7 +137,7 @@ def test_a_verb_leads_where_the_table_says(q: Probe, verb: str, start: State, en
 @pytest.mark.parametrize(("verb", "state"), FORBIDDEN)
 def test_and_from_no_other_state_anywhere(q: Probe, verb: str, state: State) -> None:
     if (verb, state) == ("reschedule", State.BLOCKED):
-        pytest.skip("it stays blocked, and says when it is due then: see test_depend.py")
+        pytest.skip("it stays blocked, and says when it is due then: see test_deps.py")
     job = bring(q, state, verb=verb)
     for end in TRANSITIONS[verb][1]:
         before = q.holding()

@@ -319,14 +319,14 @@ def test_a_namesake_of_what_was_set_aside_is_new(q: Probe) -> None:
         q.run(job_commands.purge(q.keys, None))
 
 
-def test_a_namesake_that_folds_leaves_nothing_of_what_was_set_aside(q: Probe) -> None:
+def test_a_namesake_that_is_deduplicated_leaves_nothing_of_what_was_set_aside(q: Probe) -> None:
     call(q, "b")
     q.run(job_commands.purge(q.keys, "e1"))
     assert [call(q, id) for id in "ab"] == [("created", "a"), ("duplicate", "a")]
     assert q.holding().ids == {"a"}
 
 
-def test_a_namesake_of_other_terms_is_another_job(q: Probe) -> None:
+def test_a_namesake_of_other_constraints_is_another_job(q: Probe) -> None:
     q.configure(completed=0)
     call(q, "a", "ur,f")
     (job,) = q.claim().jobs
@@ -338,7 +338,7 @@ def test_a_namesake_of_other_terms_is_another_job(q: Probe) -> None:
     assert call(q, "b", "ur,f") == ("created", "b")
 
 
-def test_an_id_that_was_folded_can_be_used_again(q: Probe) -> None:
+def test_an_id_that_was_deduplicated_can_be_used_again(q: Probe) -> None:
     call(q, "a", "ur,s", when=f"+{60 * SECOND}")
     assert call(q, "b", "ur,s", arg=1) == ("replaced", "a")
     q.taken()

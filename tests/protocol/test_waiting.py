@@ -1,6 +1,6 @@
 """Waiting: two workers keep the time, all others sleep until they are woken.
 
-For every deadline a keeper promises to claim at it, and a backup 50 ms after it, should the keeper
+For every deadline a timekeeper claims at it, and a backup 50 ms after it, should the timekeeper
 have died. All others park, one waking after another. Whoever claims renews its own part, and sees
 that the other parts are played.
 """
@@ -47,7 +47,7 @@ def test_sleepers_wake_one_after_another(q: Probe) -> None:
         assert park[worker] == claims[worker].now_us + LONGEST, "and none sleeps longer than ten"
 
 
-def test_with_nothing_due_a_keeper_looks_again_in_two_seconds(q: Probe) -> None:
+def test_with_nothing_due_a_timekeeper_looks_again_in_two_seconds(q: Probe) -> None:
     q.claim("w1")
     claim = q.claim("w2")
     assert claim.until_us == claim.now_us + HORIZON
@@ -102,8 +102,8 @@ def test_one_that_takes_a_suspect_keeps_nothing(q: Probe) -> None:
     assert "w1" not in q.zset("park")
 
 
-def test_an_earlier_deadline_finds_a_keeper_though_there_are_two(q: Probe) -> None:
-    """Nobody has promised to be there by then, so whoever learns of it promises."""
+def test_an_earlier_deadline_finds_a_timekeeper_though_there_are_two(q: Probe) -> None:
+    """There is no timekeeper for then, so whoever learns of it becomes that."""
     q.claim("w1")
     q.claim("w2")
     (receipt,) = q.add("a", when=f"+{SECOND}")
@@ -117,14 +117,14 @@ def test_an_earlier_deadline_finds_a_keeper_though_there_are_two(q: Probe) -> No
     assert q.wakeups() == 0
 
 
-def test_a_deadline_that_is_covered_needs_no_third_keeper(q: Probe) -> None:
+def test_a_deadline_that_is_covered_needs_no_third_timekeeper(q: Probe) -> None:
     settle_down(q, "w1", "w2")
     q.add("a", when=f"+{30 * SECOND}")
     q.claim("w3")
     assert q.zset("keep").keys() == {"w1", "w2"}
 
 
-def test_a_promise_that_was_not_kept_is_dropped_after_fifty_milliseconds(q: Probe) -> None:
+def test_a_deadline_that_was_missed_is_dropped_after_fifty_milliseconds(q: Probe) -> None:
     now = q.now
     q.raw.zadd(q.keys["keep"], {"dead": now - GRACE - 1, "late": now + SECOND})
     q.claim("w1", 0)
@@ -133,15 +133,15 @@ def test_a_promise_that_was_not_kept_is_dropped_after_fifty_milliseconds(q: Prob
 
 def test_until_then_it_may_yet_be_kept(q: Probe) -> None:
     """A worker that is a little late must not lose its part: two would look at each deadline."""
-    promised = q.now + 20 * SECOND
-    q.raw.zadd(q.keys["keep"], {"late": promised})
+    deadline = q.now + 20 * SECOND
+    q.raw.zadd(q.keys["keep"], {"late": deadline})
     q.move(20)
     now = q.claim("w1", 0).now_us
-    assert now > promised
-    assert ("late" in q.zset("keep")) == (now - promised <= GRACE)
+    assert now > deadline
+    assert ("late" in q.zset("keep")) == (now - deadline <= GRACE)
 
 
-def test_a_sleeper_is_recruited_when_a_keeper_is_missing(q: Probe) -> None:
+def test_a_sleeper_is_recruited_when_a_timekeeper_is_missing(q: Probe) -> None:
     settle_down(q, "w1", "w2", "w3")
     assert q.wakeups() == 0
     q.add("a")
@@ -170,13 +170,13 @@ def test_a_sleeper_that_is_long_gone_is_not_recruited(q: Probe) -> None:
 
 
 def test_a_sleeper_is_recruited_as_the_backup(q: Probe) -> None:
-    """With one keeper only, its death would leave nobody to notice."""
+    """With one timekeeper only, its death would leave nobody to notice."""
     q.raw.zadd(q.keys["park"], {"sleeper": q.now + LONGEST})
     q.claim("w1")
     assert q.hear() == "w1"
 
 
-def test_with_both_keepers_dead_a_sleeper_takes_over(q: Probe) -> None:
+def test_with_both_timekeepers_dead_a_sleeper_takes_over(q: Probe) -> None:
     settle_down(q, "w1", "w2", "w3", "w4")
     q.move(2.1)
     q.claim("w3")
@@ -213,7 +213,7 @@ def test_a_paused_queue_is_kept_like_an_idle_one(q: Probe) -> None:
     assert q.zset("keep").keys() == {"w1", "w2", "w3"}
 
 
-def test_a_sleeper_that_becomes_a_keeper_sleeps_no_more(q: Probe) -> None:
+def test_a_sleeper_that_becomes_a_timekeeper_sleeps_no_more(q: Probe) -> None:
     settle_down(q, "w1", "w2", "w3")
     assert q.zset("park").keys() == {"w3"}
     q.leave("w1")

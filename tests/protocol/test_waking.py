@@ -41,59 +41,59 @@ def make(request: pytest.FixtureRequest, q: Probe) -> Make:
     return make
 
 
-def promise(q: Probe, worker: str, seconds: float) -> None:
+def arm(q: Probe, worker: str, seconds: float) -> None:
     """As a claim of the worker would have done so long before the moment."""
     q.raw.zadd(q.keys["keep"], {worker: q.now + round(seconds * SECOND)})
 
 
-def test_due_now_wakes_someone_whatever_was_promised(q: Probe, make: Make) -> None:
-    promise(q, "k1", 0.5)
-    promise(q, "k2", 0.6)
+def test_due_now_wakes_someone_whatever_the_deadlines(q: Probe, make: Make) -> None:
+    arm(q, "k1", 0.5)
+    arm(q, "k2", 0.6)
     make(0)
     assert q.hear() == "-"
 
 
-def test_due_before_every_promise_wakes_someone(q: Probe, make: Make) -> None:
-    promise(q, "k1", 10)
+def test_due_before_every_deadline_wakes_someone(q: Probe, make: Make) -> None:
+    arm(q, "k1", 10)
     make(5 * SECOND)
     assert q.wakeups() == 1
 
 
-def test_due_when_nobody_has_promised_anything_wakes_someone(q: Probe, make: Make) -> None:
+def test_due_when_there_is_no_timekeeper_wakes_someone(q: Probe, make: Make) -> None:
     make(5 * SECOND)
     assert q.wakeups() == 1
 
 
-def test_due_after_a_promise_wakes_nobody(q: Probe, make: Make) -> None:
-    promise(q, "k1", 4)
-    promise(q, "k2", 60)
+def test_due_after_a_deadline_wakes_nobody(q: Probe, make: Make) -> None:
+    arm(q, "k1", 4)
+    arm(q, "k2", 60)
     make(5 * SECOND)
     assert q.wakeups() == 0
 
 
-def test_a_promise_whose_moment_has_passed_covers_nothing(q: Probe, make: Make) -> None:
-    promise(q, "dead", -0.01)
-    promise(q, "k2", 60)
+def test_a_deadline_whose_moment_has_passed_covers_nothing(q: Probe, make: Make) -> None:
+    arm(q, "dead", -0.01)
+    arm(q, "k2", 60)
     make(5 * SECOND)
     assert q.wakeups() == 1
 
 
-def test_whoever_is_about_to_keep_a_promise_covers_what_comes_now(q: Probe) -> None:
+def test_a_timekeeper_that_is_about_to_claim_covers_what_comes_now(q: Probe) -> None:
     """A lone worker would be woken once more for every other job of a stream."""
     told: list[object] = []
     for i in itertools.count():  # until the job came within those milliseconds for sure
         if len(told) == 3:
             break
         q.hear()
-        promised = q.now
-        promise(q, "k1", 0)
+        deadline = q.now
+        arm(q, "k1", 0)
         (receipt,) = q.add(f"j{i}", when=f"+{5 * SECOND}")
-        if receipt.due_us - 5 * SECOND < promised + 4_000:
+        if receipt.due_us - 5 * SECOND < deadline + 4_000:
             told.append(q.wakeups())
     assert not any(told)
 
 
-def test_the_list_holds_one_hint_at_most(q: Probe) -> None:
+def test_the_list_holds_one_wakeup_at_most(q: Probe) -> None:
     q.add("a")
     q.add("b")
     q.add("c", when=f"+{SECOND}")
@@ -103,8 +103,8 @@ def test_the_list_holds_one_hint_at_most(q: Probe) -> None:
     assert q.wakeups() == 1
 
 
-def test_many_jobs_in_one_call_are_one_hint_for_the_earliest(q: Probe) -> None:
-    promise(q, "k1", 10)
+def test_many_jobs_in_one_call_are_one_wakeup_for_the_earliest(q: Probe) -> None:
+    arm(q, "k1", 10)
     q.add("b", when=f"+{20 * SECOND}")
     assert q.wakeups() == 0
     q.add("c", "d", when=f"+{5 * SECOND}")
@@ -158,7 +158,7 @@ def test_cancel_and_delete_wake_nobody(q: Probe) -> None:
     assert q.wakeups() == 0
 
 
-def test_a_claim_that_sees_to_all_that_is_due_takes_the_hint_away(q: Probe) -> None:
+def test_a_claim_that_sees_to_all_that_is_due_takes_the_wakeup_away(q: Probe) -> None:
     """Nobody needs to be woken for what was just taken."""
     q.add("a")
     assert q.wakeups() == 1
@@ -166,7 +166,7 @@ def test_a_claim_that_sees_to_all_that_is_due_takes_the_hint_away(q: Probe) -> N
     assert q.wakeups() == 0
 
 
-def test_a_claim_that_leaves_something_due_passes_the_hint_on(q: Probe) -> None:
+def test_a_claim_that_leaves_something_due_passes_the_wakeup_on(q: Probe) -> None:
     """The chain that spreads a burst: each woken worker wakes the next."""
     q.add("a", "b", "c")
     for worker, wakeups in (("w1", 1), ("w2", 1), ("w3", 0)):
@@ -175,7 +175,7 @@ def test_a_claim_that_leaves_something_due_passes_the_hint_on(q: Probe) -> None:
         assert q.wakeups() == wakeups, worker
 
 
-def test_a_worker_without_a_slot_passes_on_a_hint_that_it_heard(q: Probe) -> None:
+def test_a_worker_without_a_slot_passes_on_a_wakeup_that_it_heard(q: Probe) -> None:
     q.add("a")
     assert q.hear()
     assert q.taken("full", 0, busy=5) == []
@@ -189,7 +189,7 @@ def test_a_full_worker_wakes_nobody_when_nothing_is_due(q: Probe) -> None:
     assert q.wakeups() == 0
 
 
-def test_a_keeper_that_leaves_wakes_another(q: Probe) -> None:
+def test_a_timekeeper_that_leaves_wakes_another(q: Probe) -> None:
     q.claim("k1")
     q.leave("k1")
     assert q.wakeups() == 1

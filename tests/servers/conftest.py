@@ -10,8 +10,8 @@ import pytest
 
 from tests.servers.producers import Producers
 from tests.support.cluster import Cluster, cluster
-from tests.support.crew import Crew
 from tests.support.sentinel import Sentinels, sentinel
+from tests.support.worker_pool import WorkerPool
 
 Servers = Cluster | Sentinels
 T = TypeVar("T", Cluster, Sentinels)
@@ -49,9 +49,9 @@ def servers(request: pytest.FixtureRequest) -> Servers:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with Crew(tmp_path) as crew:
-        yield crew
+def worker_pool(tmp_path: Path) -> Iterator[WorkerPool]:
+    with WorkerPool(tmp_path) as worker_pool:
+        yield worker_pool
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ class Producers:
         self.acknowledged: set[str] = set()
         self.errors: list[BaseException] = []
         self.given_up: list[ServerUnavailable] = []
-        """Calls that had no answer within a client's patience; the producer goes on behind them."""
+        """Calls that had no answer within the client's `retry_for`; the producer continues."""
         self._url = url
         self._stop = threading.Event()
         self._more = threading.Condition()

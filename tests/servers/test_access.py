@@ -60,14 +60,14 @@ def works(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_user_with_few_rights(guarded: str, servers: Servers) -> None:
+def test_a_user_with_few_permissions(guarded: str, servers: Servers) -> None:
     works(with_user(guarded))
     servers.fail_over()
     works(with_user(guarded))
 
 
 @pytest.mark.parametrize("guarded", ["operator"], indirect=True)
-def test_an_operator_with_few_rights(guarded: str, servers: Servers, tmp_path: Path) -> None:
+def test_an_operator_with_few_permissions(guarded: str, servers: Servers, tmp_path: Path) -> None:
     with contextlib.closing(Queue("mail", url=servers.url)) as queue:
         job = queue.enqueue(JOB, 1, delay=60)
         key = queue.keys.names["due"][4]

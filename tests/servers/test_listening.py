@@ -217,26 +217,28 @@ def test_who_does_nothing_but_listen_finds_the_new_master(
 
 
 @pytest.mark.slow
-def test_hints_leave_a_server_that_hangs(trio: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wakeups_leave_a_server_that_hangs(
+    trio: Sentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its connections stay open: that the call has no answer, though long over, is all there is."""
     monkeypatch.setattr("bide.client.pubsub.WAKE_WAIT", 1)
     monkeypatch.setattr("bide.client.pubsub.REPLY_TIMEOUT", 1)
     client = blocking.Client(trio.url)
-    hints = client.wake_listener(PILE["wake"])
+    listener = client.wake_listener(PILE["wake"])
     master = trio.master
-    assert hints.wait(time.monotonic()) is None
+    assert listener.wait(time.monotonic()) is None
     master.freeze()
     try:
-        assert hints.wait(time.monotonic() + 5) is None, "words may be lost"
+        assert listener.wait(time.monotonic() + 5) is None, "words may be lost"
         master_now = trio.fail_over().client
 
         def hear() -> str | None:  # what comes on a connection that is just given up is lost
             master_now.rpush(PILE["wake"], "somebody")
-            return hints.wait(time.monotonic() + 5)
+            return listener.wait(time.monotonic() + 5)
 
         assert eventually(hear) == "somebody"
     finally:
-        hints.close()
+        listener.close()
         client.close()
         master.thaw()
     trio.settled()

@@ -20,12 +20,12 @@ from bide.protocol.keys import keys_of
 from tests.servers.conftest import Servers
 from tests.servers.producers import Producers
 from tests.support.cluster import Cluster
-from tests.support.crew import Crew
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.invariants import assert_legal
 from tests.support.nodes import Node
 from tests.support.plain import client_of
 from tests.support.sentinel import Sentinels
+from tests.support.worker_pool import WorkerPool
 
 QUEUES = ("mail", "other")
 """On two different masters, at first."""
@@ -38,21 +38,21 @@ Start = Callable[..., Producers]
 
 def ends_well(
     servers: Servers,
-    crew: Crew,
+    worker_pool: WorkerPool,
     load: Producers,
     lost: Set[str] = frozenset(),
     outage: float = 0.0,
 ) -> None:
     """After some more load: nobody saw an error, all jobs ran but some that may be lost.
 
-    If there was no master for longer than clients have patience (`outage`, in seconds), these may
-    have given calls up: on a busy machine, servers take so long to agree on another.
+    If there was no master for longer than the clients' `retry_for` (`outage`, in seconds), these
+    may have given calls up: on a busy machine, servers take so long to agree on another.
     """
     load.go_on()
     acknowledged = load.stop()
     assert load.errors == []
     assert outage > OF_CLIENTS or load.given_up == []
-    eventually(lambda: acknowledged - lost <= crew.ledger.count("done").keys())
+    eventually(lambda: acknowledged - lost <= worker_pool.ledger.count("done").keys())
     with contextlib.closing(client_of(servers.url)) as client:
         for name in QUEUES:
             assert_legal(client, name)
@@ -65,8 +65,8 @@ def master_of(servers: Servers, queue: str) -> Node:
 
 
 @pytest.mark.slow
-def test_slots_move_under_load(nodes: Cluster, crew: Crew, producers: Start) -> None:
-    crew.workers_at_work(2, nodes.url, *STEADY)
+def test_slots_move_under_load(nodes: Cluster, worker_pool: WorkerPool, producers: Start) -> None:
+    worker_pool.workers_at_work(2, nodes.url, *STEADY)
     load = producers(nodes.url, *QUEUES)
     everywhere = keys_of(None)
     keys = [*(keys_of(name)["meta"] for name in QUEUES), *everywhere.names["workers"]]
@@ -78,35 +78,35 @@ def test_slots_move_under_load(nodes: Cluster, crew: Crew, producers: Start) -> 
             here = masters.index(nodes.owner(key))
             move = nodes.migrate_whole if i % 3 == 2 else nodes.migrate_slot
             move(key, to=masters[(here + 1 + i % 2) % len(masters)])
-    ends_well(nodes, crew, load)
-    assert set(crew.ledger.count("begun").values()) == {1}
+    ends_well(nodes, worker_pool, load)
+    assert set(worker_pool.ledger.count("begun").values()) == {1}
 
 
 def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
-    nodes: Cluster, crew: Crew, producers: Start
+    nodes: Cluster, worker_pool: WorkerPool, producers: Start
 ) -> None:
-    crew.workers_at_work(2, nodes.url, *STEADY)
+    worker_pool.workers_at_work(2, nodes.url, *STEADY)
     load = producers(nodes.url, *QUEUES)
     for _ in range(3):
         load.go_on()
         nodes.fail_over(master_of(nodes, "mail"))
-    ends_well(nodes, crew, load)
-    assert set(crew.ledger.count("begun").values()) == {1}
+    ends_well(nodes, worker_pool, load)
+    assert set(worker_pool.ledger.count("begun").values()) == {1}
 
 
 @pytest.mark.slow
 def test_sentinels_that_are_asked_to_fail_over(
-    trio: Sentinels, crew: Crew, producers: Start
+    trio: Sentinels, worker_pool: WorkerPool, producers: Start
 ) -> None:
     """The old master goes on for up to a second, and what it took then is lost."""
-    crew.workers_at_work(2, trio.url, *WORKER)
+    worker_pool.workers_at_work(2, trio.url, *WORKER)
     load = producers(trio.url, *QUEUES)
     load.go_on()
     before = set(load.acknowledged)
     trio.master.passed_on()
     trio.fail_over()
     load.go_on()
-    ends_well(trio, crew, load, lost=set(load.acknowledged) - before)
+    ends_well(trio, worker_pool, load, lost=set(load.acknowledged) - before)
 
 
 @pytest.mark.slow
@@ -117,13 +117,13 @@ def test_sentinels_that_are_asked_to_fail_over(
 )
 def test_a_master_is_lost(
     servers: Servers,
-    crew: Crew,
+    worker_pool: WorkerPool,
     producers: Start,
     lose: Callable[[Node], None],
     regain: Callable[[Node], None],
 ) -> None:
     """Of one that is frozen, connections stay open, and time-outs are all that is heard."""
-    crew.workers_at_work(2, servers.url, *WORKER)
+    worker_pool.workers_at_work(2, servers.url, *WORKER)
     load = producers(servers.url, *QUEUES)
     load.go_on()
     before = set(load.acknowledged)
@@ -134,7 +134,7 @@ def test_a_master_is_lost(
     try:
         servers.fail_over(master) if isinstance(servers, Cluster) else servers.fail_over()
         outage = time.monotonic() - lost_at
-        ends_well(servers, crew, load, set(load.acknowledged) - before, outage)
+        ends_well(servers, worker_pool, load, set(load.acknowledged) - before, outage)
     finally:
         regain(master)
     servers.settled()

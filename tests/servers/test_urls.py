@@ -17,17 +17,17 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import keys_of
 from tests.servers.conftest import Servers
 from tests.support.cluster import Cluster
-from tests.support.crew import ROOT, Crew
 from tests.support.eventually import PATIENCE
 from tests.support.nodes import listed
 from tests.support.probe import open_executor
 from tests.support.sentinel import Sentinels
+from tests.support.worker_pool import ROOT, WorkerPool
 
 JOB = "tests.support.ledger_jobs:quick"
 
 
-def bide(crew: Crew, *args: str, url: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in crew.env().items() if name != "PYTHONWARNINGS"}
+def bide(worker_pool: WorkerPool, *args: str, url: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in worker_pool.env().items() if name != "PYTHONWARNINGS"}
     command = [sys.executable, "-m", "bide", *args, "-u", url]
     return subprocess.run(
         command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
@@ -62,22 +62,22 @@ def test_scripts_are_loaded_on_each_node_that_lacks_them(servers: Servers, kind:
 
 
 @pytest.mark.slow
-def test_workers_of_processes(servers: Servers, crew: Crew) -> None:
+def test_workers_of_processes(servers: Servers, worker_pool: WorkerPool) -> None:
     queue = Queue("mail", url=servers.url)
     with contextlib.closing(queue):
         jobs = queue.enqueue_many([queue.prepare(JOB) for _ in range(6)])
         options = ("-q", "mail", "-w", "2", "--executor", "process", "--burst")
-        run = bide(crew, "worker", "tests.support.ledger_jobs", *options, url=servers.url)
+        run = bide(worker_pool, "worker", "tests.support.ledger_jobs", *options, url=servers.url)
         assert run.returncode == 0, run.stderr
         assert {job.refresh().status for job in jobs} == {"completed"}
-        assert crew.ledger.count("done").keys() == {job.id for job in jobs}
+        assert worker_pool.ledger.count("done").keys() == {job.id for job in jobs}
 
 
 @pytest.mark.slow
-def test_commands(servers: Servers, crew: Crew) -> None:
+def test_commands(servers: Servers, worker_pool: WorkerPool) -> None:
     for name in ("mail", "other"):
-        assert bide(crew, "enqueue", JOB, "-q", name, url=servers.url).returncode == 0
-    info = bide(crew, "info", url=servers.url)
+        assert bide(worker_pool, "enqueue", JOB, "-q", name, url=servers.url).returncode == 0
+    info = bide(worker_pool, "info", url=servers.url)
     assert info.returncode == 0
     assert servers.url in info.stdout
     assert "mail" in info.stdout
@@ -85,7 +85,7 @@ def test_commands(servers: Servers, crew: Crew) -> None:
 
 
 @pytest.mark.slow
-def test_fsck_looks_for_queues_on_every_master(nodes: Cluster, crew: Crew) -> None:
+def test_fsck_looks_for_queues_on_every_master(nodes: Cluster, worker_pool: WorkerPool) -> None:
     names = [f"mail-{n}" for n in range(12)]
     assert {nodes.owner(keys_of(name)["meta"]) for name in names} == {*nodes.masters}
     for name in names:
@@ -94,16 +94,16 @@ def test_fsck_looks_for_queues_on_every_master(nodes: Cluster, crew: Crew) -> No
     listed_at = nodes.owner(keys_of(None)["queues"]).server.url
     with redis.Redis.from_url(listed_at) as direct:
         assert direct.delete(keys_of(None)["queues"]) == 1
-    run = bide(crew, "fsck", "--repair", "--json", url=nodes.url)
+    run = bide(worker_pool, "fsck", "--repair", "--json", url=nodes.url)
     found = json.loads(run.stdout)["findings"]
     assert [(each["kind"], each["id"]) for each in found] == [("queues", n) for n in sorted(names)]
-    again = bide(crew, "fsck", url=nodes.url)
+    again = bide(worker_pool, "fsck", url=nodes.url)
     assert (again.returncode, again.stdout) == (0, "All agrees.\n")
 
 
 @pytest.mark.slow
-def test_doctor_says_what_it_sees(servers: Servers, crew: Crew) -> None:
-    run = bide(crew, "doctor", "--json", url=servers.url)
+def test_doctor_says_what_it_sees(servers: Servers, worker_pool: WorkerPool) -> None:
+    run = bide(worker_pool, "doctor", "--json", url=servers.url)
     found = {check["check"]: check for check in json.loads(run.stdout)["checks"]}
     if isinstance(servers, Cluster):
         assert found["cluster"]["says"] == "3 masters, 3 more nodes; every slot is served"
@@ -114,8 +114,10 @@ def test_doctor_says_what_it_sees(servers: Servers, crew: Crew) -> None:
 
 
 @pytest.mark.slow
-def test_doctor_knows_a_node_whose_url_was_not_written_as_one(nodes: Cluster, crew: Crew) -> None:
-    run = bide(crew, "doctor", url=nodes.nodes[0].server.url)
+def test_doctor_knows_a_node_whose_url_was_not_written_as_one(
+    nodes: Cluster, worker_pool: WorkerPool
+) -> None:
+    run = bide(worker_pool, "doctor", url=nodes.nodes[0].server.url)
     assert run.returncode == 1
     assert "Write redis+cluster://HOST:PORT." in run.stdout
 

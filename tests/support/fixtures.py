@@ -13,8 +13,8 @@ from bide import Queue
 from bide.protocol.keys import keys_of
 from tests.support import jobs
 from tests.support.console import TASKS
+from tests.support.delay_queues import open_pile
 from tests.support.invariants import assert_legal
-from tests.support.piles import open_pile
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ _HASHES = (
 )
 _KEY = re.compile(r"[udtg]:\S+")
 _ENTRY = re.compile(rb"\S+ (f|s|[0-9]+) [0-9]+( [0-9]+)*")
-_FOLDED = re.compile(rb"[0-9]+ (replaced|debounced|throttled|batched) [0-9]+ \S+")
+_DEDUP_REPLY = re.compile(rb"[0-9]+ (replaced|debounced|throttled|batched) [0-9]+ \S+")
 _PICTURE = """
 local reply = {}
 for i, key in ipairs(KEYS) do
@@ -203,10 +203,10 @@ def _records_agree(holding: Holding) -> None:
         assert Constraints.read(line) != Constraints(), f"{id} has the constraints {line!r}"
         assert "terms" in holding.meta, "terms that nothing looks at"
     for key, entry in holding.hashes["unique"].items():
-        assert _KEY.fullmatch(key), f"{key} is no key under which calls fold"
+        assert _KEY.fullmatch(key), f"{key} is no key under which calls are deduplicated"
         assert _ENTRY.fullmatch(entry), f"{key} is held by {entry!r}"
     for id, noted in holding.hashes["folded"].items():
-        assert _FOLDED.fullmatch(noted), f"{id} came to {noted!r}"
+        assert _DEDUP_REPLY.fullmatch(noted), f"{id} came to {noted!r}"
     large = sum(len(result) for result in holding.hashes["results"].values() if len(result) >= 2000)
     assert int(holding.meta.get("result_bytes", 0)) == large
     for id, text in holding.hashes["notes"].items():

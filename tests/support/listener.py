@@ -12,7 +12,7 @@ CHANNELS = ("asked", "waiters")
 _END = "that is all"
 
 
-class Ear:
+class ChannelListener:
     """Listens on the channels of a queue."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:

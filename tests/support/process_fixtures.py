@@ -14,7 +14,7 @@ from bide.worker import lifespan
 from tests.conftest import BINARIES
 from tests.support import process_tasks as tasks
 from tests.support.eventually import eventually
-from tests.support.stand import Shared, Stand, own_descriptors
+from tests.support.process_bench import ProcessBench, Shared, own_descriptors
 
 
 @pytest.fixture(scope="package", params=["process", "fork"])
@@ -48,9 +48,9 @@ def shared(shared_worker: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 
 @pytest.fixture
-def stand(
+def bench(
     executor: str, one_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Stand]:
+) -> Iterator[ProcessBench]:
     """A queue, and workers of the test's own."""
     notes = tmp_path / "notes"
     notes.touch()
@@ -59,8 +59,8 @@ def stand(
     lifespan.new_event_loop().close()  # uvloop has two descriptors for all of its loops
     gc.collect()  # what tests before have left, which would be closed in the middle of this one
     before = own_descriptors()
-    with Stand(Queue("work", url=one_url), notes, executor) as stand:
-        yield stand
+    with ProcessBench(Queue("work", url=one_url), notes, executor) as bench:
+        yield bench
     eventually(
         lambda: is_like(before, own_descriptors()),
         told=lambda: f"left open: {before} became {own_descriptors()}",

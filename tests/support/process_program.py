@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from bide import Queue, Worker, logs
-from tests.support.stand import HOSTILE, MODULE
+from tests.support.process_bench import HOSTILE, MODULE
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 """SO_LINGER so that closing a connection resets it."""
 
 
-class Pace(NamedTuple):
+class Delays(NamedTuple):
     """How fast the line is, in each direction."""
 
     delay: float = 0.0
@@ -115,7 +115,7 @@ class Proxy:
         self._upstream = upstream
         self._plan = Plan()
         self._refuses = False
-        self._pace = Pace()
+        self._delays = Delays()
         self._deaf: Way | None = None
         self.swallowed = 0
         """How many connections are deaf since `swallow` was first called."""
@@ -198,9 +198,9 @@ class Proxy:
         """Hand out what was kept back, and keep nothing back any more."""
         self._call(self._set_delivers(True))
 
-    def pace(self, delay: float = 0.0, drip: int = 0, pause: float = 0.0) -> None:
+    def slow_down(self, delay: float = 0.0, drip: int = 0, pause: float = 0.0) -> None:
         """Be as slow as this from now on; without arguments as fast as before."""
-        self._pace = Pace(delay, drip, pause)
+        self._delays = Delays(delay, drip, pause)
 
     def swallow(self, way: Way) -> None:
         """Let all that goes this way disappear, without a sign, until `hear`."""
@@ -328,13 +328,13 @@ class Proxy:
             await sink.drain()
 
     async def _pour(self, sink: asyncio.StreamWriter, message: bytes) -> None:
-        pace = self._pace
-        if pace.delay:
-            await asyncio.sleep(pace.delay)
-        if not pace.drip:
+        delays = self._delays
+        if delays.delay:
+            await asyncio.sleep(delays.delay)
+        if not delays.drip:
             sink.write(message)
             return
-        for start in range(0, len(message), pace.drip):
-            sink.write(message[start : start + pace.drip])
+        for start in range(0, len(message), delays.drip):
+            sink.write(message[start : start + delays.drip])
             await sink.drain()
-            await asyncio.sleep(pace.pause)
+            await asyncio.sleep(delays.pause)

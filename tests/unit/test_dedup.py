@@ -1,4 +1,4 @@
-"""Policies of how calls fold into one job: values, the keys they make, what they refuse."""
+"""Policies of deduplication: values, the keys they make, what they refuse."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_meant_is_refused(make: Callable[[], Any], told: str) -> 
         make()
 
 
-def test_the_terms_of_a_job_say_both() -> None:
+def test_the_constraints_of_a_job_say_both() -> None:
     line = write_constraints("5s", dedup="k=t: f=uk,f")
     assert line == "x=+5000000 k=t: f=uk,f"
     assert (has_dedup(line), has_dedup("x=+5"), has_dedup("")) == (True, False, False)

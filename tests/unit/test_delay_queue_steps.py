@@ -131,7 +131,7 @@ def test_a_take_waits_until_the_server_says_and_asks_again(clock: Clock) -> None
     cancel(steps)
 
 
-def test_no_wait_is_longer_than_was_asked_for_and_the_last_look_promises_nothing(
+def test_no_wait_is_longer_than_was_asked_for_and_the_last_look_sets_no_deadline(
     clock: Clock,
 ) -> None:
     steps = Stepped().taking(TakeOptions(1, 30_000_000, 0.5))
@@ -145,7 +145,7 @@ def test_no_wait_is_longer_than_was_asked_for_and_the_last_look_promises_nothing
     cancel(steps)
 
 
-def test_a_hint_that_came_too_late_is_passed_on() -> None:
+def test_a_wakeup_that_came_too_late_is_passed_on() -> None:
     steps = Stepped().taking(FOREVER)
     steps.send(None)
     steps.send([EMPTY])
@@ -167,7 +167,7 @@ def test_without_one_nothing_more_is_sent() -> None:
         steps.send(False)
 
 
-def test_its_own_hint_is_news_once() -> None:
+def test_its_own_wakeup_is_news_once() -> None:
     """It called a backup, and nobody else was there."""
     session = ClaimSession("me")
     assert session.is_news(session.consumer)

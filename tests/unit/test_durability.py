@@ -31,13 +31,13 @@ WAITAOF = ("WAITAOF", 1, 0, CONFIRM_MS)
 GONE = lib.ConnectionError("Connection closed by server.")
 
 
-def talk(*kinds: Kinds, patience: float = 10.0) -> Steps:
+def talk(*kinds: Kinds, retry_for: float = 10.0) -> Steps:
     """One enqueue for each, with what it waits for."""
     jobs = [Prepared(f"j{i}", "+0", 5, b"{}", k[-1] if k else "local") for i, k in enumerate(kinds)]
     commands = [
         enqueue_commands.enqueue(KEYS, [job], each) for job, each in zip(jobs, kinds, strict=True)
     ]
-    return execute(commands, ClientState("redis://host", SERVER_CLOCK, patience, True))
+    return execute(commands, ClientState("redis://host", SERVER_CLOCK, retry_for, True))
 
 
 def names(step: Any) -> list[Any]:
@@ -196,7 +196,7 @@ def test_but_not_where_an_earlier_sending_may_have_added_it() -> None:
 
 def test_no_answer_at_all_is_a_server_that_cannot_be_reached() -> None:
     with pytest.raises(ServerUnavailable):
-        end(talk(("replica",), patience=0), GONE)
+        end(talk(("replica",), retry_for=0), GONE)
 
 
 def test_the_question_alone_waits_for_nothing() -> None:

@@ -158,7 +158,7 @@ async def test_outcomes_are_kept_until_the_server_has_them(
 async def test_a_burst_looks_once_more_behind_what_it_settled(
     state: QueueState, burst: int, claimed: int | None, looks: int
 ) -> None:
-    """The slots may have gone to another queue, and a burst does not wait for hints."""
+    """The slots may have gone to another queue, and a burst does not wait for wake-up messages."""
     loop = WorkerLoop(Gone(), [state], PollingOrder(), burst=bool(burst))  # type: ignore[arg-type]
     loop._executor = Slots()  # type: ignore[assignment]
     loop._executor.mark_recorded = lambda settles: []  # type: ignore[method-assign]

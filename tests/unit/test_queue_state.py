@@ -79,7 +79,7 @@ def test_a_hint_makes_it_due(state: QueueState) -> None:
     assert state.is_woken
 
 
-def test_a_claim_answers_the_hints_before_it(state: QueueState) -> None:
+def test_a_claim_answers_the_wakeups_before_it(state: QueueState) -> None:
     state.on_wakeup("-")
     state.claim(5, 0)
     state.claimed(EMPTY, 100.0, 100.0)

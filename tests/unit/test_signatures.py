@@ -56,8 +56,8 @@ ONLY_AWAITED = {
     aio.AsyncClient: {"abandon", "listen", "load", "load_everywhere", "ping", "pop", "share"},
     AsyncEventListener: {"abandon"},
 }
-"""What a worker's start, ear, clock and cancels, many who wait at once, and a queue whose event
-loop has ended, need of the asyncio side, and nobody of the other."""
+"""What a worker's start, wake-up listener, clock and cancels, many who wait at once, and a queue
+whose event loop has ended, need of the asyncio side, and nobody of the other."""
 
 ONLY_BLOCKING = {"begin"}
 """On an event loop others do something meanwhile anyway."""

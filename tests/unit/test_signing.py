@@ -182,7 +182,7 @@ def test_keys_come_from_the_environment_and_an_override(monkeypatch: pytest.Monk
         assert "two" in repr(config.signing_keys())
 
 
-def test_a_fold_is_good_for_any_job_and_for_nothing_else() -> None:
+def test_a_signature_of_a_deduplicated_call_is_good_for_any_job_and_for_nothing_else() -> None:
     signed = seal().sign("dedup", "", BODY)
     assert seal().check("job", "a", signed)
     assert seal().check("job", "b", signed)

@@ -89,11 +89,11 @@ def test_strict_takes_from_a_lower_queue_only_when_the_higher_are_empty(
 
 @pytest.fixture
 def hints_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a worker hears a hint stands among what its jobs note."""
+    """When a worker gets a wake-up message stands among what its jobs note."""
     on_wakeup = QueueState.on_wakeup
 
     def noted(queue_state: QueueState, caller: str) -> None:
-        jobs.note(f"hint for {queue_state.queue}")
+        jobs.note(f"wake-up for {queue_state.queue}")
         on_wakeup(queue_state, caller)
 
     monkeypatch.setattr(QueueState, "on_wakeup", noted)
@@ -105,7 +105,7 @@ def hints_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_comes_into_the_higher_queue_is_claimed_next(
     high: Queue, low: Queue, one_url: str, concurrency: int, is_burst: bool
 ) -> None:
-    """A hint tells: the lower queue has hundreds, and the worker is full of them."""
+    """A message tells: the lower queue has hundreds, and the worker is full of them."""
     count = 10 * concurrency + 100
     fill(low, count, ordered.mark_slowly)
     low.enqueue(ordered.call, one_url)
@@ -116,7 +116,7 @@ def test_what_comes_into_the_higher_queue_is_claimed_next(
         with at_work(high, low, modules=MODULES, concurrency=concurrency):
             eventually(lambda: Counter(jobs.seen)["low"] == 2 * count and "high" in jobs.seen)
     came = jobs.seen.index("high")
-    heard = [at for at in range(came) if jobs.seen[at] == "hint for high"]
+    heard = [at for at in range(came) if jobs.seen[at] == "wake-up for high"]
     assert came - heard[-1] <= 2 * concurrency + 2, "what ran already, and one claim under way"
     assert came < len(jobs.seen) - count // 2, "before most of what is lower"
 
@@ -267,7 +267,7 @@ def test_an_idle_queue_costs_no_round_trip_per_claim_of_another(
 
 
 def test_a_worker_with_work_makes_one_claim_for_each_batch(low: Queue, direct: redis.Redis) -> None:
-    """It does not hear, and pass on, the hints of a queue that it knows to have work."""
+    """It does not hear, and pass on, the messages of a queue that it knows to have work."""
     fill(low, 1000)
     with at_work(low, modules=MODULES, concurrency=1):
         jobs.wait_seen(1000)
@@ -280,7 +280,7 @@ def test_a_worker_with_work_makes_one_claim_for_each_batch(low: Queue, direct: r
 def test_a_full_worker_asks_nobody_for_nothing(
     high: Queue, low: Queue, direct: redis.Redis, order: Any
 ) -> None:
-    """Both queues have work, and hints, and none of its slots is free."""
+    """Both queues have work, and messages, and none of its slots is free."""
     with at_work(high, low, modules=MODULES, strategy=order, concurrency=1):
         low.enqueue(ordered.hold)
         jobs.wait_seen(1)
@@ -299,7 +299,7 @@ def test_a_full_worker_asks_nobody_for_nothing(
 # -- who hears of it
 
 
-def test_a_full_worker_passes_a_hint_on_to_one_that_is_idle(
+def test_a_full_worker_passes_a_wakeup_on_to_one_that_is_idle(
     high: Queue, low: Queue, witness: Witness
 ) -> None:
     with at_work(high, low, modules=MODULES, concurrency=1):
@@ -314,10 +314,10 @@ def test_a_full_worker_passes_a_hint_on_to_one_that_is_idle(
 
 
 @pytest.mark.parametrize("delay", [0, 0.4])
-def test_and_a_promise_that_it_cannot_keep(
+def test_and_a_deadline_that_it_cannot_keep(
     high: Queue, low: Queue, direct: redis.Redis, delay: float, witness: Witness
 ) -> None:
-    """Two workers promised to look when the job is due, and then were filled by the other queue."""
+    """Two workers had a deadline when the job is due, and then were filled by the other queue."""
     with at_work_many(2, high, low, concurrency=1):
         eventually(lambda: len(high.workers()) == 2)
         job = high.enqueue(ordered.mark, delay=6)

@@ -306,7 +306,7 @@ def test_a_record_with_an_impossible_due_time_is_taken_as_unknown(queue: Queue) 
     client.close()
 
 
-def test_a_hint_that_is_not_text_makes_nobody_deaf(
+def test_a_wakeup_that_is_not_text_makes_nobody_deaf(
     queue: Queue, start: Start, witness: Witness
 ) -> None:
     start(worker(queue))
@@ -319,7 +319,7 @@ def test_a_hint_that_is_not_text_makes_nobody_deaf(
     for n in range(2, 6):
         job = queue.enqueue(jobs.add, n)
         jobs.wait_seen(n)
-        assert witness.lateness(job.refresh()) < 1.0, "it waited for a timer instead of a hint"
+        assert witness.lateness(job.refresh()) < 1.0, "it waited for a timer instead of a message"
 
 
 def test_one_broken_queue_leaves_the_others_alone(

@@ -127,7 +127,7 @@ class FailureFlood(Fault):
             yield f"{again} jobs ran again after {len(scene.plan)} kills"
 
 
-class Keepers(Fault):
+class Timekeepers(Fault):
     """The load is light, so that workers sleep, and must be woken, or keep the time."""
 
     name = "wakers-lost"
@@ -143,10 +143,10 @@ class Keepers(Fault):
         return {"seconds": round(dice.uniform(0.2, 0.5), 2), "kills": dice.randrange(2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        keepers = members(scene.direct, KEYS["keep"], 0, 0)
-        if injection.drawn["kills"] and keepers:
-            keeper = keepers[0].partition(".")[0]
-            workers = [worker for _, worker in scene.serving if worker.name == keeper]
+        timekeepers = members(scene.direct, KEYS["keep"], 0, 0)
+        if injection.drawn["kills"] and timekeepers:
+            timekeeper = timekeepers[0].partition(".")[0]
+            workers = [worker for _, worker in scene.serving if worker.name == timekeeper]
             happened = scene.hit(workers)
             for worker in workers:
                 worker.kill()
@@ -161,7 +161,7 @@ class Keepers(Fault):
 
     def check(self, scene: Scene, books: Books) -> Iterator[str]:
         first = [runs[0] for runs in books.begun.values()]
-        lates = [scene.crew.late_us(run) for run in first]
+        lates = [scene.worker_pool.late_us(run) for run in first]
         scene.count("latest start after ms", max(run.token - run.due_us for run in first) // 1000)
         if max(lates) > 2_000_000 + 1_000_000:  # and a second to begin in
             yield f"a job began {max(lates) / 1e6:.2f} s late"
@@ -204,5 +204,5 @@ class Growth(Fault):
             yield f"{told} events are kept"
         claims: Any = scene.direct.hlen(KEYS["claims"])
         held = max(claims, size(scene.direct, KEYS["keep"]), size(scene.direct, KEYS["park"]))
-        if held > len(scene.crew.workers):
-            yield f"{held} workers are remembered, and there are {len(scene.crew.workers)}"
+        if held > len(scene.worker_pool.workers):
+            yield f"{held} workers are remembered, and there are {len(scene.worker_pool.workers)}"

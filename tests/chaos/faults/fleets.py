@@ -52,14 +52,14 @@ class SlotsMove(_OfSeveral):
         return {"moves": dice.randrange(3) > 0, "to": dice.randrange(2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        owner = scene.stage.owner
+        owner = scene.setup.owner
         happened = scene.hit(excuses=False)
         if injection.drawn["moves"]:
-            others = [node for node in scene.stage.several.masters if node is not owner]
-            scene.stage.several.migrate_slot(META, others[int(injection.drawn["to"])])
+            others = [node for node in scene.setup.several.masters if node is not owner]
+            scene.setup.several.migrate_slot(META, others[int(injection.drawn["to"])])
             scene.count("slots moved")
         else:
-            scene.stage.several.fail_over(owner)
+            scene.setup.several.fail_over(owner)
             scene.count("replicas that took over")
         scene.over(happened)
 
@@ -80,15 +80,15 @@ class OwnerKilled(_OfSeveral):
     back_off = 5.0
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        owner = scene.stage.owner
-        scene.stage.look_at_scripts()
+        owner = scene.setup.owner
+        scene.setup.look_at_scripts()
         since_us = passed_on(owner)
         happened = scene.hit()
         owner.kill()
-        scene.stage.several.fail_over(owner)
+        scene.setup.several.fail_over(owner)
         told_to_repeat(scene, since_us)
         scene.over(happened)
-        scene.stage.several.restart(owner)
+        scene.setup.several.restart(owner)
 
 
 class OwnerFrozen(OwnerKilled):
@@ -96,8 +96,8 @@ class OwnerFrozen(OwnerKilled):
     title = "The cluster's node that has the queue hangs; its replica takes over"
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        owner = scene.stage.owner
-        freeze(scene, owner, lambda: scene.stage.several.fail_over(owner))
+        owner = scene.setup.owner
+        freeze(scene, owner, lambda: scene.setup.several.fail_over(owner))
 
 
 class Confirmed(_OfSentinels):
@@ -114,13 +114,13 @@ class Confirmed(_OfSentinels):
 
     def inject(self, scene: Scene, injection: Injection) -> None:
         """Nothing is repeated but what was not acknowledged; what is gone stays gone."""
-        master = scene.stage.several.master
-        scene.stage.look_at_scripts()
+        master = scene.setup.several.master
+        scene.setup.look_at_scripts()
         happened = scene.hit()
         master.kill()
-        scene.stage.several.fail_over()
+        scene.setup.several.fail_over()
         scene.over(happened)
-        scene.stage.several.restart(master)
+        scene.setup.several.restart(master)
 
 
 class MasterKilled(_OfSentinels):
@@ -132,18 +132,18 @@ class MasterKilled(_OfSentinels):
     injections = 2
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        master = scene.stage.several.master
-        scene.stage.look_at_scripts()
+        master = scene.setup.several.master
+        scene.setup.look_at_scripts()
         since_us = passed_on(master)
         happened = scene.hit()
         killed = injection.number % 2 == 1
         if killed:
             master.kill()
-        scene.stage.several.fail_over()
+        scene.setup.several.fail_over()
         told_to_repeat(scene, since_us)
         scene.over(happened)
         if killed:
-            scene.stage.several.restart(master)
+            scene.setup.several.restart(master)
 
 
 class MasterFrozen(MasterKilled):
@@ -152,7 +152,7 @@ class MasterFrozen(MasterKilled):
     injections = 1
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        freeze(scene, scene.stage.owner, scene.stage.several.fail_over)
+        freeze(scene, scene.setup.owner, scene.setup.several.fail_over)
 
 
 def passed_on(master: Node) -> int:
@@ -164,7 +164,7 @@ def passed_on(master: Node) -> int:
 
 def freeze(scene: Scene, master: Node, fail_over: Callable[[], object]) -> None:
     """Have a master hang until another has taken over and the work has gone on there."""
-    scene.stage.look_at_scripts()
+    scene.setup.look_at_scripts()
     since_us = passed_on(master)
     happened = scene.hit()
     master.freeze()
@@ -172,8 +172,8 @@ def freeze(scene: Scene, master: Node, fail_over: Callable[[], object]) -> None:
         fail_over()
         told_to_repeat(scene, since_us)
         begun = scene.begun()
-        eventually(lambda: scene.begun() > begun or scene.stage.is_drained())
+        eventually(lambda: scene.begun() > begun or scene.setup.is_drained())
         scene.over(happened)
     finally:
         master.thaw()
-    scene.stage.several.settled()
+    scene.setup.several.settled()

@@ -1,4 +1,4 @@
-"""Jobs that have to do with each other, while things break: in groups, limited, folded, awaited.
+"""Jobs that have to do with each other, while things break: in groups, limited, with keys, awaited.
 
 And schedules, which workers fire that are killed. What each of these promises is looked at in
 `tests/chaos/flows.py`, over what the jobs wrote into the ledger.
@@ -93,8 +93,8 @@ class Flows(Fault):
     def _item(self, queue: Queue, key: str, i: int) -> Given:
         item = (key, self.items[key])
         self.items[key] += 1
-        folds = batch("100ms", max_wait="400ms", max_size=8, key=key)
-        job = queue.prepare(f"{MODULE}:batched", [item], job_id=f"item-{i:05}", unique=folds)
+        policy = batch("100ms", max_wait="400ms", max_size=8, key=key)
+        job = queue.prepare(f"{MODULE}:batched", [item], job_id=f"item-{i:05}", unique=policy)
         return Given(job)
 
     def _doomed(self, queue: Queue, i: int) -> Iterator[Given]:

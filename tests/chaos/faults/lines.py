@@ -39,14 +39,14 @@ class Lossy(OnALine):
         return {"seed": seed, "share": share, "seconds": round(dice.uniform(0.3, 0.8), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        assert scene.stage.proxy is not None
+        assert scene.setup.proxy is not None
         happened = scene.hit(excuses=False)
         drawn = injection.drawn
-        scene.stage.proxy.lose_at_random(drawn["share"], int(drawn["seed"]))
+        scene.setup.proxy.lose_at_random(drawn["share"], int(drawn["seed"]))
         scene.last(drawn["seconds"])
-        scene.count("messages lost", scene.stage.proxy.lost)
-        scene.stage.proxy.behave()
-        scene.stage.proxy.reset()
+        scene.count("messages lost", scene.setup.proxy.lost)
+        scene.setup.proxy.behave()
+        scene.setup.proxy.reset()
         scene.over(happened)
 
 
@@ -78,12 +78,12 @@ class Slow(OnALine):
         return {**dice.choice([late, drip]), "seconds": round(dice.uniform(0.2, 0.5), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        assert scene.stage.proxy is not None
+        assert scene.setup.proxy is not None
         happened = scene.hit(excuses=False)
         drawn = injection.drawn
-        scene.stage.proxy.pace(drawn["delay"], int(drawn["drip"]), 0.001)
+        scene.setup.proxy.slow_down(drawn["delay"], int(drawn["drip"]), 0.001)
         scene.last(drawn["seconds"])
-        scene.stage.proxy.pace()
+        scene.setup.proxy.slow_down()
         scene.over(happened)
 
     def check(self, scene: Scene, books: Books) -> Iterator[str]:
@@ -103,11 +103,11 @@ class HalfOpen(OnALine):
         return {"replies": dice.randrange(2), "seconds": round(dice.uniform(0.3, 1.5), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        assert scene.stage.proxy is not None
+        assert scene.setup.proxy is not None
         happened = scene.hit(excuses=False)
-        scene.stage.proxy.swallow("replies" if injection.drawn["replies"] else "requests")
+        scene.setup.proxy.swallow("replies" if injection.drawn["replies"] else "requests")
         scene.last(injection.drawn["seconds"])
-        scene.stage.proxy.hear()
+        scene.setup.proxy.hear()
         scene.over(happened)
 
 
@@ -150,7 +150,7 @@ class CancelledAwaits(Fault):
 
     async def _call(self, scene: Scene, given: list[Given], seed: int) -> None:
         dice = random.Random(seed)
-        queue = AsyncQueue(QUEUE, url=scene.stage.url)
+        queue = AsyncQueue(QUEUE, url=scene.setup.url)
         await queue.counts()
 
         async def add_and_read(job: Given) -> None:

@@ -33,11 +33,11 @@ class ServerKilled(Fault):
         return {"seconds": round(dice.uniform(0.0, 0.6), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        scene.stage.look_at_scripts()
+        scene.setup.look_at_scripts()
         happened = scene.hit(excuses=False)
-        scene.stage.server.kill()
+        scene.setup.server.kill()
         scene.last(injection.drawn["seconds"])
-        scene.stage.server.restart()
+        scene.setup.server.restart()
         scene.over(happened)
 
 
@@ -57,19 +57,19 @@ class LogCut(Fault):
         return {"share": round(dice.random(), 3), "seconds": 0.5}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        log = log_of(scene.stage.server.directory)
+        log = log_of(scene.setup.server.directory)
         safe, since_us = log.stat().st_size, now_us()
         happened = scene.hit()
         scene.last(injection.drawn["seconds"])
-        scene.stage.look_at_scripts()
+        scene.setup.look_at_scripts()
         scene.quiet.set()
-        scene.stage.server.kill()
+        scene.setup.server.kill()
         end = log.stat().st_size
         at = safe + round((end - safe) * injection.drawn["share"])
         with log.open("r+b") as file:
             file.truncate(at)
         scene.count("bytes cut", end - at)
-        scene.stage.server.restart()
+        scene.setup.server.restart()
         rewrite_log(scene.direct)
         told_to_repeat(scene, since_us)
         scene.over(happened)
@@ -125,10 +125,10 @@ class FailedOver(Fault):
         return {"seconds": round(dice.uniform(0.2, 0.6), 2)}
 
     def inject(self, scene: Scene, injection: Injection) -> None:
-        assert scene.stage.proxy is not None
+        assert scene.setup.proxy is not None
         primary, replica = (
-            scene.stage.server,
-            scene.stage.another_server(f"replica-{injection.number}"),
+            scene.setup.server,
+            scene.setup.another_server(f"replica-{injection.number}"),
         )
         host, port = primary.url.split("/")[2].split(":")
         with redis.Redis.from_url(replica.url) as client:
@@ -144,11 +144,11 @@ class FailedOver(Fault):
             client.replicaof("NO", "ONE")
         happened = scene.hit()
         scene.last(injection.drawn["seconds"])
-        scene.stage.look_at_scripts()
+        scene.setup.look_at_scripts()
         scene.quiet.set()
         primary.kill()
-        scene.stage.proxy.point_at(replica.url)
-        scene.stage.server = replica
+        scene.setup.proxy.point_at(replica.url)
+        scene.setup.server = replica
         told_to_repeat(scene, since_us)
         scene.over(happened)
         scene.quiet.clear()
@@ -179,7 +179,7 @@ class Full(Fault):
         )
         scene.last(injection.drawn["seconds"])
 
-        eventually(scene.stage.is_drained)  # though there is no room; nothing new comes in
+        eventually(scene.setup.is_drained)  # though there is no room; nothing new comes in
         scene.direct.config_set("maxmemory", 0)
         scene.over(happened)
 

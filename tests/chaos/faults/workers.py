@@ -198,7 +198,7 @@ class Forks(Fault):
     def inject(self, scene: Scene, injection: Injection) -> None:
         id = f"forks-{injection.number}"
         scene.hit(excuses=False)
-        job = scene.queue.prepare(f"{MODULE}:forks", [scene.stage.url], job_id=id, retry=Retry(0))
+        job = scene.queue.prepare(f"{MODULE}:forks", [scene.setup.url], job_id=id, retry=Retry(0))
         scene.also(Given(job))
 
     def check(self, scene: Scene, books: Books) -> Iterator[str]:

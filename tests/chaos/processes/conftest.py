@@ -10,13 +10,13 @@ import pytest
 from bide.worker.executors import processes
 from bide.worker.processes import pool
 from tests.support.process_fixtures import (
+    bench,
     executor,
     shared,
     shared_worker,
-    stand,
 )
 
-__all__ = ["executor", "shared", "shared_worker", "stand"]
+__all__ = ["bench", "executor", "shared", "shared_worker"]
 
 GRACE = 0.3
 

@@ -12,7 +12,7 @@ import pytest
 from bide import JobCancelled, JobFailed, Retry, State
 from tests.chaos.processes import hostile
 from tests.chaos.processes.test_killed import children
-from tests.support.stand import HOSTILE, PROCESS, Shared, Stand
+from tests.support.process_bench import HOSTILE, PROCESS, ProcessBench, Shared
 
 
 def beside_others(shared: Shared, task: Any, *args: Any, **options: Any) -> Any:
@@ -64,26 +64,28 @@ def test_a_job_that_kills_its_process_fails_with_evidence(
 
 @pytest.mark.slow
 @PROCESS
-def test_a_job_that_breaks_its_event_loop_answers_for_that_itself(stand: Stand) -> None:
+def test_a_job_that_breaks_its_event_loop_answers_for_that_itself(bench: ProcessBench) -> None:
     """And not the next coroutine, which would find it broken, as would all after that."""
-    with stand.at_work(concurrency=1):
-        assert stand.queue.enqueue(hostile.ran_async).wait(60) == "ran"
-        job = stand.queue.enqueue(hostile.close_its_loop, on_crash="fail")
+    with bench.at_work(concurrency=1):
+        assert bench.queue.enqueue(hostile.ran_async).wait(60) == "ran"
+        job = bench.queue.enqueue(hostile.close_its_loop, on_crash="fail")
         with pytest.raises(JobFailed, match="exited with code 1"):
             job.wait(60)
-        after = stand.queue.enqueue(hostile.ran_async)
+        after = bench.queue.enqueue(hostile.ran_async)
         assert after.wait(60) == "ran"
         assert after.refresh().attempts == ()
 
 
 @pytest.mark.slow
 @PROCESS
-def test_a_child_that_has_no_descriptors_for_a_loop_gives_coroutines_back(stand: Stand) -> None:
+def test_a_child_that_has_no_descriptors_for_a_loop_gives_coroutines_back(
+    bench: ProcessBench,
+) -> None:
     """And is replaced; else it would fail all that it gets, quicker than others can run them."""
-    with stand.at_work(concurrency=1) as worker:
+    with bench.at_work(concurrency=1) as worker:
         (before,) = children(worker)
-        assert stand.queue.enqueue(hostile.take_all_descriptors).wait(60) == "taken"
-        jobs = [stand.queue.enqueue(hostile.ran_async) for _ in range(10)]
+        assert bench.queue.enqueue(hostile.take_all_descriptors).wait(60) == "taken"
+        jobs = [bench.queue.enqueue(hostile.ran_async) for _ in range(10)]
         assert [job.wait(60) for job in jobs] == ["ran"] * 10
         assert all((job.refresh().attempt, job.attempts) == (1, ()) for job in jobs)
         assert children(worker) != [before]
@@ -91,37 +93,37 @@ def test_a_child_that_has_no_descriptors_for_a_loop_gives_coroutines_back(stand:
 
 @pytest.mark.slow
 @PROCESS
-def test_a_plain_function_may_close_the_loop_that_it_finds(stand: Stand) -> None:
-    with stand.at_work(concurrency=1):
-        assert stand.queue.enqueue(hostile.ran_async).wait(60) == "ran"
-        assert stand.queue.enqueue(hostile.use_a_loop_of_its_own).wait(60) == 2
-        after = stand.queue.enqueue(hostile.ran_async)
+def test_a_plain_function_may_close_the_loop_that_it_finds(bench: ProcessBench) -> None:
+    with bench.at_work(concurrency=1):
+        assert bench.queue.enqueue(hostile.ran_async).wait(60) == "ran"
+        assert bench.queue.enqueue(hostile.use_a_loop_of_its_own).wait(60) == 2
+        after = bench.queue.enqueue(hostile.ran_async)
         assert after.wait(60) == "ran"
         assert after.refresh().attempts == ()
 
 
 @pytest.mark.slow
-def test_lines_that_were_shut_down_are_replaced(stand: Stand) -> None:
+def test_lines_that_were_shut_down_are_replaced(bench: ProcessBench) -> None:
     """All children share them: without, nothing would ever run here again."""
-    with stand.at_work(lease=1):  # which one did it is not always known
-        before = [stand.queue.enqueue(hostile.ran) for _ in range(10)]
-        job = stand.queue.enqueue(hostile.shut_all_down, on_crash="fail")
-        after = [stand.queue.enqueue(hostile.ran) for _ in range(10)]
+    with bench.at_work(lease=1):  # which one did it is not always known
+        before = [bench.queue.enqueue(hostile.ran) for _ in range(10)]
+        job = bench.queue.enqueue(hostile.shut_all_down, on_crash="fail")
+        after = [bench.queue.enqueue(hostile.ran) for _ in range(10)]
         with pytest.raises(JobFailed):
             job.wait(60)
         assert [other.wait(60) for other in (*before, *after)] == ["ran"] * 20
-        assert len(stand.notes("begun", job.id)) == 1
+        assert len(bench.notes("begun", job.id)) == 1
 
 
 @pytest.mark.slow
 @PROCESS
-def test_lines_that_do_not_block_any_more_are_mended(stand: Stand) -> None:
+def test_lines_that_do_not_block_any_more_are_mended(bench: ProcessBench) -> None:
     """All children share them: those whose wait ended by that would die."""
-    with stand.at_work() as worker:
+    with bench.at_work() as worker:
         before = children(worker)
         for _ in range(3):
-            assert stand.queue.enqueue(hostile.let_nothing_block).wait(60) == "unblocked"
-            jobs = [stand.queue.enqueue(hostile.ran) for _ in range(10)]
+            assert bench.queue.enqueue(hostile.let_nothing_block).wait(60) == "unblocked"
+            jobs = [bench.queue.enqueue(hostile.ran) for _ in range(10)]
             assert [job.wait(60) for job in jobs] == ["ran"] * 10
         assert children(worker) == before
 
@@ -238,24 +240,24 @@ def test_one_that_talks_all_the_time_can_be_cancelled(shared: Shared) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["process", "fork"], indirect=True)
-def test_a_large_result_of_one_that_leaves_no_descriptor(stand: Stand) -> None:
-    with stand.at_work(concurrency=1):
-        job = stand.queue.enqueue(hostile.hoard, 200_000)
+def test_a_large_result_of_one_that_leaves_no_descriptor(bench: ProcessBench) -> None:
+    with bench.at_work(concurrency=1):
+        job = bench.queue.enqueue(hostile.hoard, 200_000)
         assert job.wait(60) == "x" * 200_000
     assert (job.refresh().attempt, job.attempts) == (1, ())
 
 
 @pytest.mark.slow
-def test_a_large_result_that_cannot_be_handed_over(stand: Stand) -> None:
-    with stand.at_work(concurrency=1):
-        job = stand.queue.enqueue_call(
+def test_a_large_result_that_cannot_be_handed_over(bench: ProcessBench) -> None:
+    with bench.at_work(concurrency=1):
+        job = bench.queue.enqueue_call(
             hostile.write_little, args=(200_000,), on_success=hostile.told
         )
         with pytest.raises(JobFailed, match="could not be handed to the worker"):
             job.wait(60)
     assert len(job.refresh().attempts) == 1
     assert not job.attempts[0].crashed
-    assert stand.notes("told") == []
+    assert bench.notes("told") == []
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from bide.worker.processes import pool
 from tests.chaos.processes import hostile
 from tests.chaos.processes.test_killed import pool_of
 from tests.support import process_tasks as tasks
-from tests.support.stand import PROCESS, Stand
+from tests.support.process_bench import PROCESS, ProcessBench
 from tests.support.workers import eventually
 
 pytestmark = pytest.mark.slow
@@ -26,37 +26,41 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jobs_do_not_wait_for_ever_behind_a_child_that_closes(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(tasks.BROKEN, "closes for ever")
-    options = {"max_jobs": 1} if stand.executor == "process" else {}
-    with stand.at_work(concurrency=1, **options):
-        jobs = [stand.queue.enqueue(hostile.ran) for _ in range(3)]
+    options = {"max_jobs": 1} if bench.executor == "process" else {}
+    with bench.at_work(concurrency=1, **options):
+        jobs = [bench.queue.enqueue(hostile.ran) for _ in range(3)]
         assert [job.wait(60) for job in jobs] == ["ran"] * 3
     assert all((job.refresh().attempt, job.attempts) == (1, ()) for job in jobs)
 
 
-def test_one_that_closes_is_not_counted_on(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_closes_is_not_counted_on(
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(tasks.BROKEN, "closes for ever")
     monkeypatch.setattr(pool, "CLOSING", 60)
-    options = {"max_jobs": 1} if stand.executor == "process" else {}
-    with stand.at_work(concurrency=1, **options) as worker:
-        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
-        stand.wait("close")
+    options = {"max_jobs": 1} if bench.executor == "process" else {}
+    with bench.at_work(concurrency=1, **options) as worker:
+        assert bench.queue.enqueue(hostile.ran).wait(60) == "ran"
+        bench.wait("close")
         (slot,) = pool_of(worker).slots
         eventually(lambda: not slot.takes_jobs and slot.pid)
-        later = stand.queue.enqueue(hostile.ran)
+        later = bench.queue.enqueue(hostile.ran)
         monkeypatch.delenv(tasks.BROKEN)
-        with stand.at_work(concurrency=1):
+        with bench.at_work(concurrency=1):
             assert later.wait(60) == "ran"
     assert (later.refresh().attempt, later.attempts) == (1, ())
 
 
-def test_a_crash_that_nobody_could_judge_yet_counts_when_the_worker_stops(stand: Stand) -> None:
-    with stand.at_work(concurrency=1) as worker:
-        job = stand.queue.enqueue(tasks.held, "never")
-        (begun,) = stand.wait("begun")
-        stand.open("no pool")  # whoever is to say what becomes of it does not begin
+def test_a_crash_that_nobody_could_judge_yet_counts_when_the_worker_stops(
+    bench: ProcessBench,
+) -> None:
+    with bench.at_work(concurrency=1) as worker:
+        job = bench.queue.enqueue(tasks.held, "never")
+        (begun,) = bench.wait("begun")
+        bench.open("no pool")  # whoever is to say what becomes of it does not begin
         os.kill(begun.pid, signal.SIGKILL)
         held: Any = worker._executor
         eventually(lambda: any(run.death for run in held.held_jobs()))
@@ -71,9 +75,9 @@ def test_a_crash_that_nobody_could_judge_yet_counts_when_the_worker_stops(stand:
 
 @PROCESS
 def test_one_that_never_ends_opening_is_killed_and_the_worker_cannot_begin(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(tasks.BROKEN, "opens for ever")
     monkeypatch.setattr(pool, "OPENING", 0.5)
     with pytest.raises(BideError, match="was killed by SIGKILL"):
-        stand.burst()
+        bench.burst()

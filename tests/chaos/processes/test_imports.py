@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.processes import hostile
 from tests.chaos.processes.test_killed import children, is_gone, pool_of
 from tests.support import process_tasks as tasks
-from tests.support.stand import MODULE, PROCESS, ROOT, Stand, program
+from tests.support.process_bench import MODULE, PROCESS, ROOT, ProcessBench, program
 from tests.support.workers import eventually
 
 pytestmark = pytest.mark.slow
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.slow
 
 @PROCESS
 def test_threads_and_connections_are_warned_of(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def said() -> str:
-        command = program(stand.queue.url, stand.executor, "burst")
+        command = program(bench.queue.url, bench.executor, "burst")
         ran = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
         )
@@ -46,34 +46,34 @@ def _limited() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_limited")
 def test_a_limit_for_all_sockets_is_none_for_children_that_wait(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(tasks.BROKEN, "limits sockets")
-    with stand.at_work(concurrency=1) as worker:
+    with bench.at_work(concurrency=1) as worker:
         children(worker)
         (slot,) = pool_of(worker).slots
         pid, since = slot.pid, time.monotonic()
         eventually(lambda: slot.pid != pid or time.monotonic() - since > 0.5)
         assert slot.pid == pid
-        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
+        assert bench.queue.enqueue(hostile.ran).wait(60) == "ran"
 
 
 def test_a_process_that_an_import_started_is_left_alone(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While what dead children have left is swept."""
     monkeypatch.setenv(tasks.BROKEN, "has a process")
-    with stand.at_work():
-        (has,) = stand.wait("has")
-        dead = stand.queue.enqueue_call(hostile.daemon_and_die, on_crash="fail")
-        (daemon,) = stand.wait("daemon", id=dead.id)
+    with bench.at_work():
+        (has,) = bench.wait("has")
+        dead = bench.queue.enqueue_call(hostile.daemon_and_die, on_crash="fail")
+        (daemon,) = bench.wait("daemon", id=dead.id)
         eventually(lambda: is_gone(daemon.what[1]))
         assert not is_gone(has.what[1])
     assert is_gone(has.what[1])
 
 
 @PROCESS
-def test_a_worker_ends_as_programs_do(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_ends_as_programs_do(bench: ProcessBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tasks.BROKEN, "says when it ends")
     command = [
         sys.executable,
@@ -82,11 +82,11 @@ def test_a_worker_ends_as_programs_do(stand: Stand, monkeypatch: pytest.MonkeyPa
         "worker",
         MODULE,
         "-u",
-        stand.queue.url,
+        bench.queue.url,
         "-q",
         "work",
         "-x",
-        stand.executor,
+        bench.executor,
         "--burst",
     ]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

@@ -1,6 +1,6 @@
 """What jobs leave running: gone with the child that ran them, and in no case later than the worker.
 
-That no process of the worker's is left at the end is looked at after each of these tests (`Stand`).
+That no process of the worker's is left at the end is looked at after each test (`ProcessBench`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from bide import State
 from tests.chaos.processes import hostile
 from tests.chaos.processes.test_killed import spares
-from tests.support.stand import Shared, Stand
+from tests.support.process_bench import ProcessBench, Shared
 from tests.support.workers import eventually
 
 pytestmark = pytest.mark.slow
@@ -24,12 +24,12 @@ def is_there(pid: object) -> bool:
 
 
 @pytest.mark.parametrize("task", [hostile.leave_processes, hostile.daemonize])
-def test_what_jobs_leave_running_is_gone_at_the_end(stand: Stand, task: Any) -> None:
+def test_what_jobs_leave_running_is_gone_at_the_end(bench: ProcessBench, task: Any) -> None:
     args = () if task is hostile.leave_processes else ("",)
-    jobs = [stand.queue.enqueue(task, *args) for _ in range(4)]
-    with stand.at_work():
+    jobs = [bench.queue.enqueue(task, *args) for _ in range(4)]
+    with bench.at_work():
         pids = [job.wait(60) for job in jobs]
-        if stand.executor == "fork":  # with the process of its job
+        if bench.executor == "fork":  # with the process of its job
             eventually(lambda: not any(map(is_there, pids)))
         else:
             assert all(map(is_there, pids))
@@ -51,21 +51,21 @@ def test_what_a_dead_child_leaves_is_swept_and_a_living_ones_is_left_alone(
 
 
 @pytest.mark.parametrize("executor", ["fork"], indirect=True)
-def test_those_that_were_forked_in_advance_are_not_swept(stand: Stand) -> None:
-    with stand.at_work() as worker:
-        dead = stand.queue.enqueue_call(hostile.daemon_and_die, on_crash="fail")
-        (note,) = stand.wait("daemon", id=dead.id)
+def test_those_that_were_forked_in_advance_are_not_swept(bench: ProcessBench) -> None:
+    with bench.at_work() as worker:
+        dead = bench.queue.enqueue_call(hostile.daemon_and_die, on_crash="fail")
+        (note,) = bench.wait("daemon", id=dead.id)
         eventually(lambda: dead.refresh().status == State.FAILED)
         before = set(spares(worker, but=note.what[1]))
         eventually(lambda: not is_there(note.what[1]))
         assert before & set(spares(worker)), "one may have got a slot, and the other waits on"
 
 
-def test_children_reap_what_they_adopt(stand: Stand) -> None:
+def test_children_reap_what_they_adopt(bench: ProcessBench) -> None:
     for _ in range(3):
-        stand.queue.enqueue(hostile.many_daemons, 20)
+        bench.queue.enqueue(hostile.many_daemons, 20)
     for _ in range(130):
-        stand.queue.enqueue(hostile.ran)
-    job = stand.queue.enqueue(hostile.zombies)
-    stand.burst(concurrency=1)
+        bench.queue.enqueue(hostile.ran)
+    job = bench.queue.enqueue(hostile.zombies)
+    bench.burst(concurrency=1)
     assert job.refresh().result == 0

@@ -15,7 +15,7 @@ from bide import State
 from bide.worker.processes import linux
 from tests.chaos.processes import hostile
 from tests.support import process_tasks as tasks
-from tests.support.stand import PROCESS, ROOT, Stand, program
+from tests.support.process_bench import PROCESS, ROOT, ProcessBench, program
 from tests.support.workers import eventually
 
 pytestmark = pytest.mark.slow
@@ -24,14 +24,14 @@ Start = Callable[[], "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def start(stand: Stand, tmp_path: Path) -> Iterator[Start]:
+def start(bench: ProcessBench, tmp_path: Path) -> Iterator[Start]:
     """Starts workers, whose output goes nowhere; they are ended with the test."""
     with ExitStack() as stack:
 
         def begin() -> subprocess.Popen[bytes]:
             log = stack.enter_context((tmp_path / "log").open("ab"))
             worker = subprocess.Popen(
-                program(stand.queue.url, stand.executor),
+                program(bench.queue.url, bench.executor),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -56,33 +56,33 @@ def family(worker: subprocess.Popen[bytes]) -> list[int]:
 
 
 def test_a_killed_worker_leaves_no_process_and_its_jobs_come_back(
-    stand: Stand, start: Start
+    bench: ProcessBench, start: Start
 ) -> None:
     worker = start()
-    stand.queue.enqueue(hostile.leave_processes).wait(60)
-    stand.queue.enqueue(hostile.daemonize, "").wait(60)
-    jobs = [stand.queue.enqueue(task, "gate") for task in (tasks.held, tasks.held_async)]
-    stand.wait("begun", 3)
+    bench.queue.enqueue(hostile.leave_processes).wait(60)
+    bench.queue.enqueue(hostile.daemonize, "").wait(60)
+    jobs = [bench.queue.enqueue(task, "gate") for task in (tasks.held, tasks.held_async)]
+    bench.wait("begun", 3)
     assert len(family(worker)) >= 3
     worker.kill()
     worker.wait()
     eventually(lambda: not family(worker))
-    with stand.at_work():
-        stand.wait("begun", 5)
-        stand.open("gate")
+    with bench.at_work():
+        bench.wait("begun", 5)
+        bench.open("gate")
         assert [job.wait(60) for job in jobs] == ["held"] * 2
     for job in jobs:
         assert [attempt.crashed for attempt in job.refresh().attempts] == [True]
-        assert len(stand.notes("begun", job.id)) == 2
+        assert len(bench.notes("begun", job.id)) == 2
 
 
 @PROCESS
 def test_a_worker_that_is_killed_while_its_fork_server_stands_still(
-    stand: Stand, start: Start
+    bench: ProcessBench, start: Start
 ) -> None:
     worker = start()
-    stand.queue.enqueue(tasks.held, "never")
-    (begun,) = stand.wait("begun")
+    bench.queue.enqueue(tasks.held, "never")
+    (begun,) = bench.wait("begun")
     fork_server = _parent(begun.pid)
     os.kill(fork_server, signal.SIGSTOP)
     eventually(lambda: linux.is_idle(fork_server))
@@ -99,18 +99,18 @@ def _parent(pid: int) -> int:
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_worker_that_is_told_to_stop(
-    stand: Stand, start: Start, signals: int, tmp_path: Path
+    bench: ProcessBench, start: Start, signals: int, tmp_path: Path
 ) -> None:
     worker = start()
-    jobs = [stand.queue.enqueue(tasks.held, "gate") for _ in range(2)]
-    stand.wait("begun", 2)
+    jobs = [bench.queue.enqueue(tasks.held, "gate") for _ in range(2)]
+    bench.wait("begun", 2)
     pids = family(worker)
     for _ in range(signals):
         worker.send_signal(signal.SIGTERM)
         # Two that are sent before the first has been heard are one.
         eventually(lambda: "jobs may finish" in (tmp_path / "log").read_text())
     if signals == 1:
-        stand.open("gate")
+        bench.open("gate")
     assert worker.wait(60) == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     expected = State.COMPLETED if signals == 1 else State.WAITING
@@ -120,9 +120,9 @@ def test_a_worker_that_is_told_to_stop(
 
 
 @PROCESS
-def test_gigabytes_may_be_printed(stand: Stand, start: Start) -> None:
+def test_gigabytes_may_be_printed(bench: ProcessBench, start: Start) -> None:
     start()
-    job = stand.queue.enqueue(hostile.print_much, 200)
-    other = stand.queue.enqueue(hostile.ran)
+    job = bench.queue.enqueue(hostile.print_much, 200)
+    other = bench.queue.enqueue(hostile.ran)
     assert other.wait(60) == "ran"
     assert job.wait(60) == 200

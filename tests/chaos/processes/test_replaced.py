@@ -15,7 +15,7 @@ from bide.worker.executors.processes import LOOK_EVERY
 from bide.worker.processes import ipc, pool
 from tests.chaos.processes import hostile
 from tests.chaos.processes.test_killed import children, pool_of, spares
-from tests.support.stand import PROCESS, Stand
+from tests.support.process_bench import PROCESS, ProcessBench
 from tests.support.workers import eventually
 
 pytestmark = pytest.mark.slow
@@ -35,8 +35,8 @@ def of_fork_server(worker: Any) -> list[int]:
         return sorted({int(child) for child in file.read().split()} - {*spares(worker)})
 
 
-def test_a_fork_server_makes_one_child_a_slot_however_often_it_is_told(stand: Stand) -> None:
-    with stand.at_work(concurrency=1) as worker:
+def test_a_fork_server_makes_one_child_a_slot_however_often_it_is_told(bench: ProcessBench) -> None:
+    with bench.at_work(concurrency=1) as worker:
         (child,) = children(worker)
         request = ipc.encode(ipc.Spawn(0))
         for _ in range(3):
@@ -47,22 +47,22 @@ def test_a_fork_server_makes_one_child_a_slot_however_often_it_is_told(stand: St
 
 
 def test_a_child_that_is_slow_to_end_holds_up_nobody_and_is_killed(
-    stand: Stand, caplog: pytest.LogCaptureFixture
+    bench: ProcessBench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limit = {"max_jobs": 1} if stand.executor == "process" else {}
-    with stand.at_work(concurrency=1, **limit):
-        job = stand.queue.enqueue(hostile.end_slowly)
-        after = stand.queue.enqueue(hostile.ran)
+    limit = {"max_jobs": 1} if bench.executor == "process" else {}
+    with bench.at_work(concurrency=1, **limit):
+        job = bench.queue.enqueue(hostile.end_slowly)
+        after = bench.queue.enqueue(hostile.ran)
         assert job.wait(60) == "ended"
         assert after.wait(60) == "ran"
-        (note,) = stand.notes("begun", job.id)
+        (note,) = bench.notes("begun", job.id)
         eventually(lambda: not os.path.exists(f"/proc/{note.pid}"))
     assert "to close" not in caplog.text, "its place was waited for"
 
 
 @PROCESS
-def test_a_fork_server_that_dies_again_and_again(stand: Stand) -> None:
-    with stand.at_work(concurrency=1) as worker:
+def test_a_fork_server_that_dies_again_and_again(bench: ProcessBench) -> None:
+    with bench.at_work(concurrency=1) as worker:
         (slot,) = pool_of(worker).slots
         (child,) = children(worker)
         for _ in range(4):
@@ -76,7 +76,7 @@ def test_a_fork_server_that_dies_again_and_again(stand: Stand) -> None:
 
 @PROCESS
 def test_a_fork_server_that_cannot_be_told_what_it_needs_is_tried_again(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[bytes] = []
 
@@ -86,28 +86,28 @@ def test_a_fork_server_that_cannot_be_told_what_it_needs_is_tried_again(
             raise OSError(errno.EMFILE, "no descriptor for a large message")
         ipc.send(line, message)
 
-    with stand.at_work() as worker:
+    with bench.at_work() as worker:
         children(worker)
         monkeypatch.setattr(pool, "send", fail)
         os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
         eventually(lambda: len(tries) > 2)
-        assert stand.queue.enqueue(hostile.ran).wait(60) == "ran"
+        assert bench.queue.enqueue(hostile.ran).wait(60) == "ran"
 
 
 @PROCESS
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("task", [hostile.asked_again, hostile.asked_again_async])
-def test_a_job_hears_once_that_it_is_to_end(stand: Stand, task: Any) -> None:
+def test_a_job_hears_once_that_it_is_to_end(bench: ProcessBench, task: Any) -> None:
     """Though its child is told at each look."""
-    with stand.at_work(concurrency=1) as worker:
+    with bench.at_work(concurrency=1) as worker:
         (child,) = children(worker)
-        job = stand.queue.enqueue(task)
-        stand.wait("begun")
+        job = bench.queue.enqueue(task)
+        bench.wait("begun")
         job.cancel()
-        stand.wait("asked")
+        bench.wait("asked")
         since = time.monotonic()
         eventually(lambda: time.monotonic() - since > 4 * LOOK_EVERY)
-        stand.open("asked")
+        bench.open("asked")
         eventually(lambda: job.refresh().status == State.CANCELLED)
         assert children(worker) == [child], "it was not killed"
-    assert len(stand.notes("asked")) == len(stand.notes("tidied")) == 1
+    assert len(bench.notes("asked")) == len(bench.notes("tidied")) == 1

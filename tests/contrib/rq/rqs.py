@@ -48,7 +48,7 @@ def due(queue: DelayQueue, job: Job) -> float | None:
 
 @contextmanager
 def at_work(first: rq.Queue, *others: rq.Queue | str, **options: Any) -> Iterator[Timer]:
-    """A Timer at work in a thread, which hears hints; it has ended when the block has."""
+    """A Timer at work in a thread, which gets wake-up messages; it has ended when the block has."""
     timer = Timer([first, *others], **options)
     thread = threading.Thread(target=timer.work)
     before = hearing(first)
@@ -63,6 +63,6 @@ def at_work(first: rq.Queue, *others: rq.Queue | str, **options: Any) -> Iterato
 
 
 def hearing(queue: rq.Queue) -> int:
-    """How many Timers hear a queue's hints."""
+    """How many Timers listen for a queue's wake-up messages."""
     ((_, count),) = queue.connection.pubsub_numsub(f"rq:delay_hint:{queue.name}")
     return int(count)

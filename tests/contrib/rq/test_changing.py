@@ -210,7 +210,7 @@ def test_a_job_can_be_looked_up_while_it_is_delayed(queue: DelayQueue) -> None:
     assert Job.exists(job.id, queue.connection)
 
 
-def test_emptying_or_deleting_the_queue_leaves_delayed_jobs_as_rq_leaves_scheduled_ones(
+def test_purging_or_deleting_the_queue_leaves_delayed_jobs_as_rq_leaves_scheduled_ones(
     queue: DelayQueue,
 ) -> None:
     job = queue.enqueue(jobs.add, 1, delay=60)

@@ -188,7 +188,7 @@ def test_a_set_of_another_key_is_seen_too(
         said(command(tmp_path, "health", url=one_url))
 
 
-def test_a_gated_job_on_a_set_of_another_key_is_seen(one_queue: DelayQueue) -> None:
+def test_a_dependent_on_a_set_of_another_key_is_seen(one_queue: DelayQueue) -> None:
     one_queue.delay_key = "shop:later"
     parent = one_queue.enqueue(jobs.add, 1)
     one_queue.enqueue(jobs.add, 1, delay=1, depends_on=parent)

@@ -241,17 +241,17 @@ def has(queue: DelayQueue, count: int) -> bool:
     return queue.count == count
 
 
-@pytest.mark.parametrize("hint", [True, False])
+@pytest.mark.parametrize("is_woken", [True, False])
 def test_what_is_due_before_all_that_stays_is_found(
-    queue: DelayQueue, hint: bool, monkeypatch: pytest.MonkeyPatch
+    queue: DelayQueue, is_woken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bide.contrib.rq.timer, "LONGEST_SLEEP", 3600.0 if hint else 0.2)
+    monkeypatch.setattr(bide.contrib.rq.timer, "LONGEST_SLEEP", 3600.0 if is_woken else 0.2)
     strangers(queue, 350)
     with at_work(queue):
         first = queue.enqueue(jobs.add, 1, delay="1ms")
         eventually(lambda: queue.job_ids == [first.id])  # so it has read all that stays
         job = queue.enqueue_delay_job(queue.create_job(jobs.add, args=(1,)), 4e9)
-        if hint:
+        if is_woken:
             assert queue.reschedule(job, at=datetime(1970, 1, 1, tzinfo=UTC))
         else:
             queue.connection.zadd(queue.delay_key, {job.id: 0})
@@ -270,7 +270,7 @@ def test_a_job_is_announced_though_what_stays_is_due_before_it(queue: DelayQueue
 def test_a_timer_looks_by_itself_while_delay_rq_adds_jobs(
     queue: DelayQueue, old: OldQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their queue sends no hints."""
+    """Their queue sends no wake-up messages."""
     monkeypatch.setattr(bide.contrib.rq.timer, "LONGEST_SLEEP", 3600.0)
     first = past(old, 1)
     with at_work(queue):

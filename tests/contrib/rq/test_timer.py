@@ -99,8 +99,8 @@ def test_nothing_is_asked_while_nothing_is_due(queue: DelayQueue) -> None:
 def test_an_enqueue_that_is_not_the_earliest_wakes_nobody(queue: DelayQueue) -> None:
     queue.enqueue(jobs.add, 1, delay=3600)
     asleep = calls(queue.connection) + 2  # it looks when it starts, and when it hears
-    hints: Any = queue.connection.pubsub
-    with at_work(queue), hints() as listener:
+    pubsub: Any = queue.connection.pubsub
+    with at_work(queue), pubsub() as listener:
         listener.subscribe("rq:delay_hint:mail")
         eventually(lambda: calls(queue.connection) == asleep)
         before = asleep
@@ -131,21 +131,21 @@ def test_a_job_that_is_rescheduled_to_be_the_earliest_is_on_time(queue: DelayQue
         eventually(lambda: queue.job_ids == [job.id])
 
 
-def test_a_lost_hint_costs_a_bounded_wait(
+def test_a_lost_wakeup_costs_a_bounded_wait(
     queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bide.contrib.rq.timer, "LONGEST_SLEEP", 0.2)
     job = queue.enqueue(jobs.add, 1, delay=3600)
     with at_work(queue):
-        queue.connection.zadd(queue.delay_key, {job.id: 0})  # and no hint
+        queue.connection.zadd(queue.delay_key, {job.id: 0})  # and no message
         eventually(lambda: queue.job_ids == [job.id])
 
 
 @pytest.mark.usefixtures("no_looks")
-def test_hints_that_were_lost_with_their_connection_are_made_good(queue: DelayQueue) -> None:
+def test_wakeups_that_were_lost_with_their_connection_are_made_good(queue: DelayQueue) -> None:
     job = queue.enqueue(jobs.add, 1, delay=3600)
     with at_work(queue):
-        queue.connection.zadd(queue.delay_key, {job.id: 0})  # and no hint
+        queue.connection.zadd(queue.delay_key, {job.id: 0})  # and no message
         queue.connection.client_kill_filter(_type="pubsub")
         eventually(lambda: queue.job_ids == [job.id])
         eventually(lambda: hearing(queue) == 1)
@@ -232,7 +232,7 @@ def test_a_queue_that_cannot_be_moved_does_not_hold_up_others(
     assert not connection.exists("rq:job:lost")
 
 
-def test_a_hint_does_not_cut_short_the_pause_after_a_failure(queue: DelayQueue) -> None:
+def test_a_wakeup_does_not_cut_short_the_pause_after_a_failure(queue: DelayQueue) -> None:
     mover = Mover(RqKeys.of(queue))
     mover.failed()
     until = mover.due
@@ -269,7 +269,9 @@ def test_a_server_that_is_not_there_is_an_error_of_one_sentence(doing: dict[str,
     assert "secret" not in str(said.value)
 
 
-def test_a_user_without_rights_is_an_error_of_one_sentence(one_connection: redis.Redis) -> None:
+def test_a_user_without_permissions_is_an_error_of_one_sentence(
+    one_connection: redis.Redis,
+) -> None:
     one_connection.acl_setuser("nobody", enabled=True, nopass=True, keys=["*"], commands=["+ping"])
     options = one_connection.connection_pool.connection_kwargs
     path = options["path"]

@@ -161,7 +161,7 @@ def test_one_moves_no_other_bed(url: str) -> None:
 
 
 def test_workers_that_wait_are_told(bed: TestBed) -> None:
-    """By a hint on the list that they listen on, one for each queue."""
+    """By a message on the list that they listen on, one for each queue."""
     for task in (shop.note, shop.note_low):
         task.later("1h").enqueue("x")
     wakes = [queue.keys["wake"] for queue in (shop.mail, shop.low)]

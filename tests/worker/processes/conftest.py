@@ -1,5 +1,5 @@
 """Workers whose jobs run in processes."""
 
-from tests.support.process_fixtures import executor, shared, shared_worker, stand
+from tests.support.process_fixtures import bench, executor, shared, shared_worker
 
-__all__ = ["executor", "shared", "shared_worker", "stand"]
+__all__ = ["bench", "executor", "shared", "shared_worker"]

@@ -6,19 +6,19 @@ import pytest
 
 from bide import Queue
 from tests.support import process_tasks as tasks
-from tests.support.stand import PROCESS, Shared, Stand
+from tests.support.process_bench import PROCESS, ProcessBench, Shared
 
 
 @pytest.mark.slow
 def test_jobs_may_use_queues_whose_connections_were_made_before(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(tasks.URL, stand.queue.url)
-    jobs = [stand.queue.enqueue(tasks.enqueue_children, 25) for _ in range(8)]
-    assert stand.burst() == 8
+    monkeypatch.setenv(tasks.URL, bench.queue.url)
+    jobs = [bench.queue.enqueue(tasks.enqueue_children, 25) for _ in range(8)]
+    assert bench.burst() == 8
     ids = [id for job in jobs for id in job.refresh().result or []]
     assert len(set(ids)) == 200
-    children = Queue("children", url=stand.queue.url)
+    children = Queue("children", url=bench.queue.url)
     assert children.counts().waiting == 200
     assert all(children.fetch(id).due for id in ids)
     children.close()
@@ -68,11 +68,11 @@ def test_jobs_read_nobodys_input(shared: Shared) -> None:
 
 @pytest.mark.slow
 @PROCESS
-def test_the_url_of_a_server_is_on_no_command_line(stand: Stand) -> None:
+def test_the_url_of_a_server_is_on_no_command_line(bench: ProcessBench) -> None:
     """A password in it could be read by all users of the machine."""
-    mark = "&" if "?" in stand.queue.url else "?"
-    queue = Queue("work", url=f"{stand.queue.url}{mark}username=default&password=secret")
-    with stand.at_work(queue):
+    mark = "&" if "?" in bench.queue.url else "?"
+    queue = Queue("work", url=f"{bench.queue.url}{mark}username=default&password=secret")
+    with bench.at_work(queue):
         job = queue.enqueue(tasks.command_lines)
         assert "secret" not in job.wait(90)
     queue.close()

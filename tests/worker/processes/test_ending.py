@@ -9,7 +9,7 @@ import pytest
 
 from bide import JobCancelled, JobFailed, Retry, State
 from tests.support import process_tasks as tasks
-from tests.support.stand import Shared
+from tests.support.process_bench import Shared
 from tests.support.workers import eventually
 
 AT_ONCE = Retry(2, backoff="fixed", base=0)

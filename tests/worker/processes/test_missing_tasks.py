@@ -10,36 +10,36 @@ from bide.worker import heartbeat
 from bide.worker.run import outcome
 from tests.support import process_tasks as tasks
 from tests.support.missing import age, unknown_tasks
-from tests.support.stand import HOSTILE, Stand
+from tests.support.process_bench import HOSTILE, ProcessBench
 from tests.support.workers import eventually
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_job_without_retries_waits_for_the_worker_that_has_its_function(
-    stand: Stand, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "EVERY", 0.02)
-    some = [stand.queue.enqueue(tasks.add, 1, i) for i in range(4)]
-    with stand.at_work(modules=[HOSTILE]):
-        eventually(lambda: unknown_tasks(stand.queue) == [some[0].task])
+    some = [bench.queue.enqueue(tasks.add, 1, i) for i in range(4)]
+    with bench.at_work(modules=[HOSTILE]):
+        eventually(lambda: unknown_tasks(bench.queue) == [some[0].task])
         eventually(lambda: all(job.refresh().status is State.DELAYED for job in some))
     assert caplog.text.count("is not served here") == 1
     assert [job.refresh().attempt for job in some] == [0] * 4
     for job in some:
         job.promote()
-    assert stand.burst() == 4
+    assert bench.burst() == 4
     assert [(job.refresh().result, job.attempt) for job in some] == [(1 + i, 1) for i in range(4)]
 
 
-def test_what_nobody_serves_in_all_that_time_has_failed(stand: Stand) -> None:
-    job = stand.queue.enqueue(f"{tasks.__name__}:nothing")
-    with redis.Redis.from_url(stand.queue.url) as raw:
-        stand.burst()
+def test_what_nobody_serves_in_all_that_time_has_failed(bench: ProcessBench) -> None:
+    job = bench.queue.enqueue(f"{tasks.__name__}:nothing")
+    with redis.Redis.from_url(bench.queue.url) as raw:
+        bench.burst()
         assert job.refresh().status is State.DELAYED
-        age(raw, stand.queue, job.id, outcome.PATIENCE + 1)
+        age(raw, bench.queue, job.id, outcome.PATIENCE + 1)
     job.promote()
-    stand.burst()
+    bench.burst()
     assert (job.refresh().status, job.attempt) == (State.FAILED, 1)
     assert job.error is not None
     assert job.error.type == "bide.TaskNotFound"

@@ -12,7 +12,7 @@ import pytest
 from bide import JobFailed, Queue, State
 from bide.tasks.registry import task_name
 from tests.support import process_tasks as tasks
-from tests.support.stand import PROCESS, Shared, Stand
+from tests.support.process_bench import PROCESS, ProcessBench, Shared
 
 PID = os.getpid()
 
@@ -92,14 +92,14 @@ def test_results_travel_as_the_queue_says(shared: Shared, serializer: Any) -> No
 @pytest.mark.slow
 @PROCESS
 @pytest.mark.usefixtures("signing")
-def test_pickles_are_read_only_where_that_is_allowed(stand: Stand) -> None:
-    pickled = Queue("work", url=stand.queue.url, serializer="pickle")
+def test_pickles_are_read_only_where_that_is_allowed(bench: ProcessBench) -> None:
+    pickled = Queue("work", url=bench.queue.url, serializer="pickle")
     refused = pickled.enqueue(tasks.give_back, "a")
-    assert stand.burst() == 1
+    assert bench.burst() == 1
     assert refused.refresh().error is not None
     assert "pickle" in str(refused.error)
     allowed = [pickled.enqueue(tasks.pair) for _ in range(2)]
-    stand.worker(pickled).run(burst=True)
+    bench.worker(pickled).run(burst=True)
     assert allowed[0].refresh().result == (1, 2)
-    stand.burst(allow_pickle=True)
+    bench.burst(allow_pickle=True)
     pickled.close()

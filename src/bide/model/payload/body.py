@@ -218,7 +218,7 @@ def decode_envelope(data: bytes) -> Envelope:
     if is_item(data):
         raise PayloadError(
             "This is data that a DelayQueue holds, and no job: take it with pop() or take(), let "
-            "no Worker serve its queue, and give it back with the DelayQueue's retry()."
+            "no Worker serve its queue, and return it with the DelayQueue's retry()."
         )
     head, newline, packed = data.partition(b"\n")
     try:

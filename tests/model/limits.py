@@ -58,7 +58,7 @@ class Bucket:
 
 
 @dataclass
-class Gate:
+class Limits:
     """How the limits stand for one claim."""
 
     bucket: Bucket | None

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Outcome, Settle
-from tests.support.listener import Ear
+from tests.support.listener import ChannelListener
 from tests.support.probe import BODY, LEASE, SECOND, Probe
 
 ERROR = b'{"type":"E","message":"no"}'
@@ -27,14 +27,14 @@ def test_the_word_is_asked_and_the_job_runs_on(q: Probe) -> None:
     assert q.settle(job, "cancel") == "ok"
 
 
-def test_its_worker_is_told_over_the_channel(q: Probe, ear: Ear) -> None:
+def test_its_worker_is_told_over_the_channel(q: Probe, listener: ChannelListener) -> None:
     q.take("a")
     q.take("b")
     q.cancel("b", "nobody", "a")
-    assert ear.heard() == [("asked", "b"), ("asked", "a")]
+    assert listener.heard() == [("asked", "b"), ("asked", "a")]
 
 
-def test_a_repeat_asks_once_more_and_counts_nothing(q: Probe, ear: Ear) -> None:
+def test_a_repeat_asks_once_more_and_counts_nothing(q: Probe, listener: ChannelListener) -> None:
     """The message may have been what was lost."""
     q.take("a")
     first = q.cancel("a")
@@ -43,22 +43,22 @@ def test_a_repeat_asks_once_more_and_counts_nothing(q: Probe, ear: Ear) -> None:
     after = q.holding()
     assert after.asked["a"] >= before.asked["a"]
     assert (after.sets, after.hashes, after.meta) == (before.sets, before.hashes, before.meta)
-    assert ear.heard() == [("asked", "a")] * 2
+    assert listener.heard() == [("asked", "a")] * 2
 
 
-def test_whoever_does_not_want_that_asks_nobody(q: Probe, ear: Ear) -> None:
+def test_whoever_does_not_want_that_asks_nobody(q: Probe, listener: ChannelListener) -> None:
     q.take("a")
     assert q.cancel("a", running=False) == ["active"]
     assert q.holding().asked == {}
-    assert ear.heard() == []
+    assert listener.heard() == []
 
 
-def test_a_job_that_does_not_run_is_not_asked(q: Probe, ear: Ear) -> None:
+def test_a_job_that_does_not_run_is_not_asked(q: Probe, listener: ChannelListener) -> None:
     q.settle(q.take("done"), "complete")
     q.add("waits")
     q.cancel("waits", "done", "nobody")
     assert q.holding().asked == {}
-    assert ear.heard() == []
+    assert listener.heard() == []
 
 
 def test_every_renewal_of_its_lease_says_so(q: Probe) -> None:
@@ -74,7 +74,9 @@ def test_every_renewal_of_its_lease_says_so(q: Probe) -> None:
 
 @pytest.mark.parametrize("outcome", ["retry", "snooze", "release"])
 @pytest.mark.parametrize("when", ["+0", f"+{60 * SECOND}"])
-def test_it_is_not_run_again(q: Probe, ear: Ear, outcome: Outcome, when: str) -> None:
+def test_it_is_not_run_again(
+    q: Probe, listener: ChannelListener, outcome: Outcome, when: str
+) -> None:
     job = q.take("a")
     q.cancel("a")
     data = ERROR if outcome == "retry" else b""
@@ -184,16 +186,16 @@ def test_a_repeated_claim_brings_a_job_that_was_asked_meanwhile(q: Probe) -> Non
     assert q.extend(again.jobs[0]) == ["asked"]
 
 
-def test_a_hundred_in_one_call(q: Probe, ear: Ear) -> None:
+def test_a_hundred_in_one_call(q: Probe, listener: ChannelListener) -> None:
     ids = [f"j{i:02}" for i in range(job_commands.MOST_CHANGED)]
     q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
     jobs = q.claim(count=len(ids)).jobs
     assert q.cancel(*ids) == ["asked"] * len(ids)
-    assert ear.heard() == [("asked", id) for id in ids]
+    assert listener.heard() == [("asked", id) for id in ids]
     assert q.extend(*jobs) == ["asked"] * len(ids)
 
 
-def test_a_full_server_takes_the_request(q: Probe, ear: Ear) -> None:
+def test_a_full_server_takes_the_request(q: Probe, listener: ChannelListener) -> None:
     job = q.take("a")
     q.raw.config_set("maxmemory", "1")
     try:
@@ -202,4 +204,4 @@ def test_a_full_server_takes_the_request(q: Probe, ear: Ear) -> None:
     finally:
         q.raw.config_set("maxmemory", "0")
     assert q.where("a") == "cancelled"
-    assert ear.heard() == [("asked", "a")]
+    assert listener.heard() == [("asked", "a")]

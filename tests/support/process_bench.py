@@ -37,7 +37,7 @@ class Note(NamedTuple):
     id: str
 
 
-class Stand:
+class ProcessBench:
     """One queue, and what its jobs noted."""
 
     def __init__(self, queue: Queue, path: Path, executor: str) -> None:
@@ -96,10 +96,10 @@ LOOP: Final = 8
 
 SHARED: set[bytes] = set()
 SHARED_SERVERS: set[object] = set()
-"""The marks of the shared workers that are at work: others come and go beside a stand."""
+"""The marks of the shared workers that are at work: others come and go beside a bench."""
 
 
-class Shared(Stand):
+class Shared(ProcessBench):
     """The same with a worker at work from the beginning to the end."""
 
     def __enter__(self) -> Self:

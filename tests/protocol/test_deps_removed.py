@@ -12,7 +12,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import CHUNK
 from bide.protocol.keys import keys_of
-from tests.protocol.test_depend import add, end, job, state
+from tests.protocol.test_deps import add, end, job, state
 from tests.support.probe import SECOND, Probe
 
 REMOVALS: list[Callable[[Probe], object]] = [

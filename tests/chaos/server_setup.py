@@ -25,7 +25,7 @@ SLOWLOG = ("--slowlog-log-slower-than", str(SLOW_US), "--slowlog-max-len", "5000
 KEYS = keys_of(QUEUE)
 
 
-class Stage:
+class ServerSetup:
     """Servers that a fault may do to what it likes; they end with the stack."""
 
     def __init__(self, fault: Fault, home: Path, binary: str | None, stack: ExitStack) -> None:

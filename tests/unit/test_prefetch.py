@@ -203,10 +203,10 @@ def scene_threads() -> list[str]:
 
 
 def test_pace_allows_so_much_work_and_no_more() -> None:
-    pace = Prefetch()
-    assert pace.ahead(50) == 0, "nothing is known of them"
-    pace.note_run(AHEAD / 10)
-    assert pace.ahead(50) == 10
-    assert pace.ahead(5) == 5
-    pace.note_running(2 * AHEAD)
-    assert pace.ahead(50) == 0
+    prefetch = Prefetch()
+    assert prefetch.ahead(50) == 0, "nothing is known of them"
+    prefetch.note_run(AHEAD / 10)
+    assert prefetch.ahead(50) == 10
+    assert prefetch.ahead(5) == 5
+    prefetch.note_running(2 * AHEAD)
+    assert prefetch.ahead(50) == 0

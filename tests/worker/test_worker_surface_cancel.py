@@ -135,7 +135,7 @@ def test_a_worker_that_stops_gives_an_asked_job_up(queue: Queue) -> None:
     assert job.refresh().status is State.CANCELLED
 
 
-def test_a_worker_without_rights_to_channels_learns_it_with_the_renewal(
+def test_a_worker_without_permissions_to_channels_learns_it_with_the_renewal(
     queue: Queue, raw: redis.Redis
 ) -> None:
     """What servers give a new user: keys and commands, and no channel."""

@@ -121,7 +121,7 @@ def test_a_trash_whose_caller_died_is_swept_by_claims(q: Probe) -> None:
     assert_only(q)
 
 
-def test_emptying_again_sweeps_what_was_left_before_it_sets_more_aside(q: Probe) -> None:
+def test_purging_again_sweeps_what_was_left_before_it_sets_more_aside(q: Probe) -> None:
     """Setting aside twice would overwrite the first trash, and keep its bodies for ever."""
     fill(q, 600)
     begin(q)
@@ -205,12 +205,12 @@ def test_the_outcome_of_an_attempt_before_it_may_still_be_repeated(q: Probe) -> 
     assert q.settle(job, "retry", "+0") == "gone"
 
 
-def test_an_empty_queue_is_emptied_without_a_trace(q: Probe) -> None:
+def test_an_empty_queue_is_purged_without_a_trace(q: Probe) -> None:
     assert begin(q) == PurgeReply(0, False)
     assert q.raw.keys() == []
 
 
-def test_the_facades_empty_in_as_many_steps_as_it_takes(
+def test_the_facades_purge_in_as_many_steps_as_it_takes(
     q: Probe, kind: str, executor: Executor
 ) -> None:
     fill(q, 600)

@@ -1,6 +1,6 @@
-"""Workers as they are started in earnest, `python -m bide worker`: processes to be ill-treated.
+"""Workers as they are started in production, `python -m bide worker`: processes to be ill-treated.
 
-A crew ends all of its workers with the test, and then holds that none of them broke down: no
+A pool ends all of its workers with the test, and then holds that none of them broke down: no
 traceback, no warning.
 """
 
@@ -80,7 +80,7 @@ class WorkerProcess:
         return self.process.wait(within)
 
 
-class Crew:
+class WorkerPool:
     """Starts workers, gates their jobs, and reads the ledger that these write."""
 
     def __init__(self, directory: Path) -> None:

@@ -10,7 +10,7 @@ from bide.model.limits import Retention
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared
-from tests.protocol.test_depend import add, end, job, state
+from tests.protocol.test_deps import add, end, job, state
 from tests.support.probe import BODY, SECOND, Probe
 
 UNIQUE = "k=app.send:a f=uk,f"
@@ -187,14 +187,14 @@ def test_who_holds_a_key_can_be_waited_for(q: Probe) -> None:
     assert q.taken() == ["b"]
 
 
-def test_a_call_that_may_fold_cannot_be_waited_for_in_the_same_call(q: Probe) -> None:
+def test_a_call_that_may_be_deduplicated_cannot_be_waited_for_in_the_same_call(q: Probe) -> None:
     """It may become another job; `enqueue_many` says so first."""
     with pytest.raises(JobNotFound, match="There is no job 'a'"):
         add(q, job("a", x=UNIQUE), job("b", "a"))
     assert state(q, "b") is None
 
 
-def test_calls_that_fold_come_beside_jobs_that_wait(q: Probe) -> None:
+def test_deduplicated_calls_come_beside_jobs_that_wait(q: Probe) -> None:
     add(q, job("p"))
     receipts = add(q, job("a", x=UNIQUE), job("b", "p"), job("c", x=UNIQUE))
     assert [receipt.result for receipt in receipts] == ["created", "created", "duplicate"]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.keys import keys_of
-from tests.support.listener import Ear
+from tests.support.listener import ChannelListener
 from tests.support.probe import BODY, LEASE, SECOND, Probe
 
 ENDED = [("waiters", "a")]
@@ -36,7 +36,7 @@ def test_nobody_waits_for_what_has_ended(q: Probe, state: str) -> None:
     assert q.holding().waiters == {}
 
 
-def test_one_that_was_set_aside_by_emptying_is_gone(q: Probe) -> None:
+def test_one_that_was_set_aside_by_purging_is_gone(q: Probe) -> None:
     q.add("a")
     q.run(job_commands.purge(q.keys, "this"))
     assert q.watch("a") == "gone"
@@ -47,115 +47,121 @@ def test_one_that_was_set_aside_by_emptying_is_gone(q: Probe) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["complete", "fail", "cancel"])
-def test_told_when_its_worker_says_that_it_ended(q: Probe, ear: Ear, outcome: str) -> None:
+def test_told_when_its_worker_says_that_it_ended(
+    q: Probe, listener: ChannelListener, outcome: str
+) -> None:
     job = q.take("a")
     q.watch("a")
-    assert ear.heard() == []
+    assert listener.heard() == []
     q.settle(job, outcome)  # type: ignore[arg-type]
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED
     assert q.holding().waiters == {}
 
 
-def test_told_when_it_is_cancelled_before_it_runs(q: Probe, ear: Ear) -> None:
+def test_told_when_it_is_cancelled_before_it_runs(q: Probe, listener: ChannelListener) -> None:
     q.add("a")
     q.watch("a")
     q.cancel("a")
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED
     assert q.holding().waiters == {}
 
 
 @pytest.mark.parametrize("outcome", ["retry", "snooze", "release"])
-def test_told_when_an_asked_job_is_not_run_again(q: Probe, ear: Ear, outcome: str) -> None:
+def test_told_when_an_asked_job_is_not_run_again(
+    q: Probe, listener: ChannelListener, outcome: str
+) -> None:
     job = q.take("a")
     q.watch("a")
     q.cancel("a")
     q.settle(job, outcome, "+0")  # type: ignore[arg-type]
-    assert ear.heard() == [("asked", "a"), *ENDED]
+    assert listener.heard() == [("asked", "a"), *ENDED]
 
 
-def test_told_when_its_worker_died_after_it_was_asked(q: Probe, ear: Ear) -> None:
+def test_told_when_its_worker_died_after_it_was_asked(q: Probe, listener: ChannelListener) -> None:
     q.take("a")
     q.cancel("a")
     q.watch("a")
     q.move(LEASE + 1)
-    ear.heard()
+    listener.heard()
     q.claim("w2", 0)
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED
 
 
-def test_told_when_it_fails_by_its_crashes(q: Probe, ear: Ear) -> None:
+def test_told_when_it_fails_by_its_crashes(q: Probe, listener: ChannelListener) -> None:
     q.add("a")
     for _ in range(5):
-        assert ear.heard() == []
+        assert listener.heard() == []
         q.watch("a")
         assert q.taken("doomed") == ["a"]
         q.leave("doomed")
         q.move(LEASE + 1)
         q.claim("undertaker", 0)
     assert q.where("a") == "failed"
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED
 
 
 @pytest.mark.parametrize("outcome", ["retry", "snooze", "release"])
-def test_not_told_when_it_will_run_again(q: Probe, ear: Ear, outcome: str) -> None:
+def test_not_told_when_it_will_run_again(q: Probe, listener: ChannelListener, outcome: str) -> None:
     job = q.take("a")
     q.watch("a")
     q.settle(job, outcome, "+0")  # type: ignore[arg-type]
-    assert ear.heard() == []
+    assert listener.heard() == []
     assert q.holding().waiters.keys() == {"a"}
     (job,) = q.claim().jobs
     q.settle(job, "complete")
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED
 
 
-def test_not_told_by_a_settle_that_is_refused_or_repeated(q: Probe, ear: Ear) -> None:
+def test_not_told_by_a_settle_that_is_refused_or_repeated(
+    q: Probe, listener: ChannelListener
+) -> None:
     job = q.take("a")
     q.watch("a")
     q.settle(replace(job, token=job.token - 1), "complete")
-    assert ear.heard() == []
+    assert listener.heard() == []
     q.settle(job, "complete")
     q.settle(job, "complete")
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED
 
 
-def test_those_of_many_that_are_waited_for(q: Probe, ear: Ear) -> None:
+def test_those_of_many_that_are_waited_for(q: Probe, listener: ChannelListener) -> None:
     q.add(*"abcd")
     jobs = q.claim().jobs
     q.watch("d")
     q.watch("b")
     for job in jobs:
         q.settle(job, "complete")
-    assert ear.heard() == [("waiters", "b"), ("waiters", "d")]
+    assert listener.heard() == [("waiters", "b"), ("waiters", "d")]
 
 
-def test_nothing_is_said_where_nobody_waits(q: Probe, ear: Ear) -> None:
+def test_nothing_is_said_where_nobody_waits(q: Probe, listener: ChannelListener) -> None:
     q.settle(q.take("a"), "complete")
     q.settle(q.take("b"), "fail")
     q.add("c")
     q.cancel("c")
-    assert ear.heard() == []
+    assert listener.heard() == []
 
 
-def test_a_job_that_is_retried_is_waited_for_anew(q: Probe, ear: Ear) -> None:
+def test_a_job_that_is_retried_is_waited_for_anew(q: Probe, listener: ChannelListener) -> None:
     job = q.take("a")
     q.watch("a")
     q.settle(job, "fail")
     q.retry("a")
     (job,) = q.claim().jobs
     q.settle(job, "complete")
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED
 
 
 def test_a_queue_and_its_namesake_in_another_prefix_hear_nothing_of_each_other(
-    q: Probe, ear: Ear
+    q: Probe, listener: ChannelListener
 ) -> None:
     other = keys_of(q.queue, "staging")
-    with Ear(q.raw, other) as others:
+    with ChannelListener(q.raw, other) as others:
         job = q.take("a")
         q.watch("a")
         q.settle(job, "complete")
         assert others.heard() == []
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED
 
 
 # -- forgotten
@@ -170,12 +176,12 @@ def test_a_repeat_renews(q: Probe) -> None:
     assert q.holding().waiters["a"] >= first + 2 * SECOND
 
 
-def test_whoever_said_for_how_long_is_not_told_later(q: Probe, ear: Ear) -> None:
+def test_whoever_said_for_how_long_is_not_told_later(q: Probe, listener: ChannelListener) -> None:
     job = q.take("a")
     q.watch("a", 5)
     q.move(6)
     q.settle(job, "complete")
-    assert ear.heard() == []
+    assert listener.heard() == []
     assert q.holding().waiters == {}
 
 
@@ -208,7 +214,7 @@ def test_or_when_others_wait_though_nothing_ever_ends(q: Probe) -> None:
     assert q.holding().waiters.keys() == {"a", "b"}
 
 
-def test_a_full_server_lets_people_wait(q: Probe, ear: Ear) -> None:
+def test_a_full_server_lets_people_wait(q: Probe, listener: ChannelListener) -> None:
     job = q.take("a")
     q.raw.config_set("maxmemory", "1")
     try:
@@ -216,4 +222,4 @@ def test_a_full_server_lets_people_wait(q: Probe, ear: Ear) -> None:
         q.settle(job, "complete")
     finally:
         q.raw.config_set("maxmemory", "0")
-    assert ear.heard() == ENDED
+    assert listener.heard() == ENDED

@@ -1,4 +1,4 @@
-"""Jobs of schedules that have a group, fold by their keys, or expire: as those of an enqueue."""
+"""Jobs of schedules that have a group, a dedup key, or expire: as those of an enqueue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3600 * SECOND
 
 
 def on(q: Probe, way: str = "uk,f", *, name: str = NAME, more: str = "", **other: Any) -> None:
-    """A schedule each ten seconds, whose jobs fold by one key."""
+    """A schedule each ten seconds, whose jobs are deduplicated by one key."""
     put(q, name=name, constraints=f"{more}k=k f={way}", **other)
 
 
@@ -74,7 +74,7 @@ def test_a_time_whose_key_is_held_makes_no_job(q: Probe) -> None:
     assert len(at(q, 10)) == 1
 
 
-def test_missed_times_fold_into_one_job(q: Probe) -> None:
+def test_missed_times_are_deduplicated_into_one_job(q: Probe) -> None:
     on(q, missed="all")
     (job,) = at(q, 95)
     assert read(q).fired == 9
@@ -182,10 +182,10 @@ def test_keys_that_nobody_holds_are_forgotten(q: Probe) -> None:
     assert len(q.holding().hashes["unique"]) < 10
 
 
-def test_terms_and_folding_together(q: Probe) -> None:
+def test_constraints_and_deduplication_together(q: Probe) -> None:
     on(q, more=f"x=+{5 * SECOND} g=g ", missed="all")
     q.move(26)
-    assert q.taken() == [], "the first had expired, and the second has folded into it"
+    assert q.taken() == [], "the first had expired, and the second is deduplicated"
     q.move(6)
     (job,) = q.claim().jobs
     assert q.run(queue_commands.counts(q.keys, "g"))[1:4] == (0, 0, 1)

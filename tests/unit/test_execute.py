@@ -93,7 +93,7 @@ def scripts(step: Any) -> list[str]:
 
 @pytest.fixture
 def time_passes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock by which patience is measured; what is put into it is the time."""
+    """The clock by which retry_for is measured; what is put into it is the time."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[-1])
     return now
@@ -394,12 +394,12 @@ def test_a_reply_that_cannot_be_read_is_an_error_in_its_place() -> None:
     assert passed == ("done", [b"ok"])
 
 
-@pytest.mark.parametrize("patience", [-1, 10.1, 1e9, float("nan"), float("inf")])
+@pytest.mark.parametrize("retry_for", [-1, 10.1, 1e9, float("nan"), float("inf")])
 def test_patience_is_no_longer_than_retention_spares_what_a_repeat_must_find(
-    patience: float,
+    retry_for: float,
 ) -> None:
     with pytest.raises(UsageError, match="retry_for must be from 0 to 10 seconds"):
-        check_retry_for(patience)
+        check_retry_for(retry_for)
     assert check_retry_for(RETRY_FOR) == RETRY_FOR
 
 
