@@ -9,7 +9,7 @@ clock are, is found out here, for a clock that is put forward or back skips some
 twice:
 
 - An expression whose minute and hour both do not begin with `*` names times of day: one that is
-  skipped fires as soon as the clock goes on, one that is shown twice fires the first time.
+  skipped fires as soon as the clock moves on, one that is shown twice fires the first time.
 - Any other goes along with the clock: what is skipped does not fire, what is shown twice fires
   twice.
 """

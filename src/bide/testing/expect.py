@@ -122,7 +122,7 @@ class Store:
         self._holds = True
 
     def release(self) -> None:
-        """Let the clock go on, from where it stands."""
+        """Let the clock run on, from where it stands."""
         held_us = self.now_us()
         seconds, micros = self._redis.time()
         pipe = self._redis.pipeline(transaction=True)

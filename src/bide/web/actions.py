@@ -94,7 +94,7 @@ def _after(fields: list[tuple[str, str]], rest: str | None) -> list[tuple[str, s
 
 
 def _check_rest(verb: str, params: Params, selection: Selection) -> None:
-    """Refuse what could not go on: those that were moved would be taken for those that are left."""
+    """Refuse what could not continue: moved jobs would be taken for those that are left."""
     (from_us, to_us), now_us = read_range(params), selection.as_of_us
     match verb:
         case "spread":

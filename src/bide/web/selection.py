@@ -23,7 +23,7 @@ MOST: Final = 100_000
 """Jobs of a range that one form changes; what is left is for the next."""
 
 LOOK: Final = 20_000
-"""Jobs that are looked at for those that fit a filter; the next part goes on from there."""
+"""Jobs that are looked at for those that fit a filter; the next part continues from there."""
 
 _PAGE: Final = MAX_PAGE - OVERLAP
 """Jobs read per round trip."""

@@ -122,7 +122,7 @@ class FailureFlood(Fault):
             yield f"{self._most} jobs were held at once"
         again = sum(len(runs) - books.starved[id] > 1 for id, runs in books.begun.items())
         scene.count("jobs that ran again", again)
-        scene.count("longest settle in µs", scene.stage.longest_us.get("settle", 0))
+        scene.count("longest settle in µs", scene.setup.longest_us.get("settle", 0))
         if again > len(scene.plan) * self.MOST:
             yield f"{again} jobs ran again after {len(scene.plan)} kills"
 

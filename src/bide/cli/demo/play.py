@@ -172,7 +172,7 @@ LINE_EVERY: Final = 2.0
 
 
 class View:
-    """Shows a run while it goes on."""
+    """Shows a run while it lasts."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)

@@ -1,7 +1,7 @@
 """The Timer: sleeps until the next job is due, and moves it to the list that RQ's workers read.
 
 What was put into the sorted set neither by bide nor by delay-rq stays there, as do jobs whose
-dependencies have not finished. So that such members hold up no other, each call goes on behind
+dependencies have not finished. So that such members hold up no other, each call continues behind
 those that the call before it left. Where a pass has left more than one call reads, the next passes
 begin behind them; now and then one begins at the start again.
 
@@ -373,7 +373,7 @@ class ListenerThread(threading.Thread):
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Listen; after trouble, again, less and less often."""
+        """Listen; after an error, again, less and less often."""
         pause = RECONNECT_PAUSE
         while not self._stopping.is_set():
             try:

@@ -22,7 +22,7 @@ MOST_POST: Final = 250
 """Messages that are read, and delivered, in one call at most."""
 
 Followup = Callable[[list[Any]], Any]
-"""Reads a reply, and returns the command that goes on, or None."""
+"""Reads a reply, and returns the command that continues, or None."""
 
 
 def is_remote(parent: str) -> bool:

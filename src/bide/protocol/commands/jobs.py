@@ -36,7 +36,7 @@ class ChangeResult(NamedTuple):
 
 
 class PurgeReply(NamedTuple):
-    """One step of emptying."""
+    """One step of a purge."""
 
     aside: int
     """How many jobs this purge has set aside."""
@@ -142,8 +142,8 @@ def purge(keys: Keys, begin: str | None) -> Command[PurgeReply]:
 
     Args:
         keys: of the queue.
-        begin: a new id, to set the jobs aside (its repeat sets nothing more aside); None to go on
-            deleting them.
+        begin: a new id, to set the jobs aside (its repeat sets nothing more aside); None to
+            continue deleting them.
     """
     return command("purge", keys, (begin or "-", SWEEP), _read_purged)
 
@@ -164,7 +164,7 @@ class Upgraded(NamedTuple):
     """One step of bringing a queue to another schema."""
 
     cursor: str
-    """With which the next step goes on; `0` at the end."""
+    """With which the next step continues; `0` at the end."""
     changed: int
     """How much this step has converted."""
     found: int

@@ -31,7 +31,7 @@ count = math.min(count, MOST)
 ahead_us = math.min(ahead_us, run_record.AHEAD)
 local eager, more_unserved = string.find(missing, 'e', 1, true), false
 
--- Removes before anything is added: a full server lets a script that has begun to remove go on.
+-- Removes before anything is added: a full server lets a script that has begun to remove continue.
 redis.call('ZREM', keep, worker)
 redis.call('ZREM', park, worker)
 

@@ -4,7 +4,7 @@
 -- @arg   shown   integer  of how many jobs of each worker the body is read
 -- @reply ok now next, then per worker: a list
 
--- next: the `start` of the call that goes on; 0 where these are all
+-- next: the `start` of the call that continues; 0 where these are all
 -- list: worker, how many it holds, when the last of its leases ends; then of the jobs that it has
 -- held for longest: id since body (empty where there is none, or no room for it in the reply)
 count = math.min(count, 1000)

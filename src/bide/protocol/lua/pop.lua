@@ -20,7 +20,7 @@ local REFUSAL = '{"type":"bide.PayloadError","message":"This is a job, not data:
 
 count = math.min(count, MOST)
 
--- Removes before anything is added: a full server lets a script that has begun to remove go on.
+-- Removes before anything is added: a full server lets a script that has begun to remove continue.
 redis.call('ZREM', keep, consumer)
 redis.call('ZREM', park, consumer)
 

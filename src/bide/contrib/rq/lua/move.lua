@@ -7,7 +7,7 @@
 -- Reply: ids that were moved; of these, how many delay-rq had delayed; ids whose job is gone; ids
 --        of jobs that were cancelled; ids of jobs that others have taken up; ids that stay, and are
 --        of no delayed job; ids that stay until the jobs that they depend on have finished; how
---        many stay in all; where the next call goes on, a score and how many members to pass over,
+--        many stay in all; where the next call continues: score, members to pass over,
 --        or "" if everything that is due was read; when the next is due, in seconds, or ""; now, in
 --        seconds; how many of those that stay are jobs of other queues, which share the set
 --

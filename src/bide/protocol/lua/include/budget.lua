@@ -47,7 +47,7 @@ function budget.add(has_edges, bytes, count)
     redis.call('HDEL', meta, 'results_from', 'results_over')
     if not from and not spared then bytes = 0 end
   elseif last then
-    -- All may have one score: then the next call goes on behind it, not at the same jobs again.
+    -- All may have one score: then the next call continues behind it, not at the same jobs again.
     local behind = bytes > most and found[2] == last and '(' or ''
     redis.call('HSET', meta, 'results_from', behind .. last)
     if bytes > most then redis.call('HSET', meta, 'results_over', 1) end

@@ -50,7 +50,7 @@ function deps.effect(line, outcome)
   return run_if == FAILED and 'run' or 'cancel'
 end
 
--- The same of one that does not wait any more; a claim goes on with what is left.
+-- The same of one that does not wait any more; a claim continues with what is left.
 function deps.leave(id)
   if not deps_edges.forget(id) then redis.call('ZADD', expiring, now, id) end
 end
@@ -140,7 +140,7 @@ local function outcome_of(id)
 end
 
 -- Tells the children of jobs that have ended, and of those that are cancelled by this, `budget` of
--- them at most; forgets which jobs kept a parent that no longer exists. Claims go on with what is
+-- them at most; forgets which jobs kept a parent that no longer exists. A claim does what is
 -- left over: it is marked. Adds to `deps.dropped` what was cancelled, sets `deps.earliest` to when
 -- something that was freed is due, and `deps.more` where more is to be done, here or elsewhere.
 function deps.tell(ids, budget)

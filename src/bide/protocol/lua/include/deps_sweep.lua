@@ -1,5 +1,5 @@
--- What claims do for jobs that wait for others: they go on with what was left over, remove what was
--- left half placed, and have other queues asked of which nothing was heard.
+-- What claims do for jobs that wait for others: they continue with what was left over, remove what
+-- was left half placed, and have other queues asked of which nothing was heard.
 local deps_sweep = {}
 
 local SOME = 100

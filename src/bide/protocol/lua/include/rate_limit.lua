@@ -3,7 +3,7 @@
 -- has one of these, and only then is anything of this read. The rate is a bucket of `burst` tokens:
 -- a job takes one, and one comes each period / count until it is full. `spent` says when it was
 -- last full, or would have been; how many were taken since then; and when the latest was: whole
--- numbers, so that nothing is lost to rounding, however long it goes on. Whatever becomes of the
+-- numbers, so that nothing is lost to rounding, however long it lasts. Whatever becomes of the
 -- clock, the bucket lacks no more than it holds.
 local rate_limit = {}
 
