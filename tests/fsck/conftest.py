@@ -25,7 +25,6 @@ from bide.protocol.commands.schedules import Draft
 from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import DUE_SETS, GLOBAL, LAYOUT, keys_of
 from bide.views._sync import Site
-from tests.support.crew import Crew
 from tests.support.invariants import Holding, hold
 from tests.support.users import as_role
 from tests.support.worker_pool import WorkerPool

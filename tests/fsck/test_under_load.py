@@ -17,7 +17,6 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import TEST_CLOCK
 from bide.views._sync import Site
-from tests.support.crew import JOBS, Crew
 from tests.support.invariants import assert_legal
 from tests.support.worker_pool import JOBS, WorkerPool
 from tests.support.workload import Workload

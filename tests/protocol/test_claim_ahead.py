@@ -13,7 +13,7 @@ from bide.protocol.command import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.worker import MAX_AHEAD_US, Settle
 from bide.protocol.keys import Keys
-from tests.support.listener import Ear
+from tests.support.listener import ChannelListener
 from tests.support.probe import LEASE, SECOND, Probe
 
 AHEAD = 0.005
@@ -164,9 +164,9 @@ def _promote(q: Probe) -> Command[Any]:
 @pytest.mark.parametrize("change", [_cancel, _delete, _reschedule, _promote])
 def test_a_call_that_changes_it_has_it_returned_and_is_repeated(q: Probe, change: Change) -> None:
     job = held(q)
-    with Ear(q.raw, q.keys) as ear:
+    with ChannelListener(q.raw, q.keys) as listener:
         assert b"held" in q.reply(change(q))
-        assert ear.heard() == [("asked", "~a")]
+        assert listener.heard() == [("asked", "~a")]
     assert q.settle(job, "release") == "ok"
     assert q.claim(ahead=MAX_AHEAD_US / SECOND).jobs == [], (
         "it would be taken again before the call is repeated"
@@ -196,9 +196,9 @@ def test_a_pause_or_a_purge_has_all_of_them_returned(
     q: Probe, make: Callable[[Keys], Command[Any]]
 ) -> None:
     command, job = make(q.keys), held(q)
-    with Ear(q.raw, q.keys) as ear:
+    with ChannelListener(q.raw, q.keys) as listener:
         assert q.reply(command)[0] in (b"held", b"busy")
-        assert ear.heard() == [("asked", "~")]
+        assert listener.heard() == [("asked", "~")]
     assert q.settle(job, "release") == "ok"
     q.move(0.1)
     assert q.reply(command)[0] == b"ok"
@@ -225,17 +225,17 @@ def test_a_pause_waits_for_the_latest_of_several_claims(q: Probe) -> None:
 
 def test_setting_limits_has_them_returned_too(q: Probe) -> None:
     held(q)
-    with Ear(q.raw, q.keys) as ear:
+    with ChannelListener(q.raw, q.keys) as listener:
         q.limit(rate="1/m")
-        assert ear.heard() == [("asked", "~")]
+        assert listener.heard() == [("asked", "~")]
 
 
 def test_a_job_that_pauses_the_queue_has_them_returned_too(q: Probe) -> None:
     running = q.take("r")
     held(q)
-    with Ear(q.raw, q.keys) as ear:
+    with ChannelListener(q.raw, q.keys) as listener:
         q.settle(running, "hold", f"+{60 * SECOND}")
-        assert ear.heard() == [("asked", "~")]
+        assert listener.heard() == [("asked", "~")]
 
 
 def test_a_clock_that_is_set_back_holds_up_no_change(q: Probe) -> None:

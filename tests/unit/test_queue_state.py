@@ -72,7 +72,7 @@ def test_only_a_deadline_wants_punctuality(state: QueueState) -> None:
     assert not state.exact
 
 
-def test_a_hint_makes_it_due(state: QueueState) -> None:
+def test_a_wakeup_makes_it_due(state: QueueState) -> None:
     state.claimed(EMPTY, 100.0, 100.0)
     state.on_wakeup("-")
     assert state.is_due(100.0)

@@ -168,7 +168,7 @@ def anywhere(pattern: str) -> str:
 
 
 class Place(NamedTuple):
-    """Where to go on looking; as text, what `after` says."""
+    """Where to continue; as text, what `after` says."""
 
     start: int
     """In the list of a queue's jobs in a state."""
