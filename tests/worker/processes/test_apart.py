@@ -52,10 +52,10 @@ def test_a_job_that_forks_ends_once(shared: Shared) -> None:
 @pytest.mark.slow
 @PROCESS
 @pytest.mark.parametrize("task", [tasks.keep_signals, tasks.block_signals])
-def test_signals_that_one_job_keeps_from_us_end_the_next(stand: Stand, task: object) -> None:
-    stand.queue.enqueue(task)  # type: ignore[arg-type]
-    late = stand.queue.enqueue(tasks.sleep, 3600, timeout=2)
-    assert stand.burst(concurrency=1) == 2
+def test_signals_that_one_job_keeps_from_us_end_the_next(bench: ProcessBench, task: object) -> None:
+    bench.queue.enqueue(task)  # type: ignore[arg-type]
+    late = bench.queue.enqueue(tasks.sleep, 3600, timeout=2)
+    assert bench.burst(concurrency=1) == 2
     error = late.refresh().error
     assert error is not None
     assert error.type == "bide.JobTimeout"
