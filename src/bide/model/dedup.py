@@ -43,7 +43,20 @@ _LOOSE: Final = (
 )
 
 
-class Unique(msgspec.Struct, frozen=True):
+class _Policy(msgspec.Struct, frozen=True):
+    def __post_init__(self) -> None:
+        key = msgspec.structs.asdict(self)["key"]
+        if key is not None and not callable(key):
+            _checked(key)
+        _ = self.way  # raises if a value is invalid
+
+    @property
+    def way(self) -> str:
+        """The policy in the form of the constraints."""
+        raise NotImplementedError
+
+
+class Unique(_Policy, frozen=True):
     """Add no second job with the same key while a job holds the key.
 
     Args:
@@ -59,32 +72,26 @@ class Unique(msgspec.Struct, frozen=True):
     until: Literal["started", "finished"] | Duration = "finished"
     on_conflict: OnConflict = "keep"
 
-    def __post_init__(self) -> None:
-        _check_key(self.key)
-        if self.on_conflict not in get_args(OnConflict):
-            told = ", ".join(repr(way) for way in get_args(OnConflict))
-            raise UsageError(f"on_conflict must be one of {told}, not {self.on_conflict!r}.")
-        if self.until not in ("started", "finished") and to_us(self.until, "until") <= 0:
-            raise UsageError('until must be "started", "finished" or longer than nothing.')
-
     @property
     def way(self) -> str:
         """The policy in the form of the constraints."""
+        if self.on_conflict not in get_args(OnConflict):
+            told = ", ".join(repr(way) for way in get_args(OnConflict))
+            raise UsageError(f"on_conflict must be one of {told}, not {self.on_conflict!r}.")
         if self.until in ("started", "finished"):
             return f"u{_WAYS[self.on_conflict]},{str(self.until)[0]}"
-        return f"u{_WAYS[self.on_conflict]},{to_us(self.until, 'until')}"
+        until_us = to_us(self.until, "until")
+        if until_us <= 0:
+            raise UsageError('until must be "started", "finished" or longer than nothing.')
+        return f"u{_WAYS[self.on_conflict]},{until_us}"
 
 
-class Debounce(msgspec.Struct, frozen=True):
+class Debounce(_Policy, frozen=True):
     """A debounce policy; see `debounce`."""
 
     quiet: Duration
     max_wait: Duration | None = None
     key: Key = None
-
-    def __post_init__(self) -> None:
-        _check_key(self.key)
-        _quiet_us(self.quiet, self.max_wait)
 
     @property
     def way(self) -> str:
@@ -92,17 +99,15 @@ class Debounce(msgspec.Struct, frozen=True):
         return "d{},{}".format(*_quiet_us(self.quiet, self.max_wait))
 
 
-class Throttle(msgspec.Struct, frozen=True):
+class Throttle(_Policy, frozen=True):
     """A throttle policy; see `throttle`."""
 
     rate: str
     key: Key = None
 
-    def __post_init__(self) -> None:
-        _check_key(self.key)
-        self._read()
-
-    def _read(self) -> tuple[int, int]:
+    @property
+    def way(self) -> str:
+        """The policy in the form of the constraints."""
         count, slash, period = str(self.rate).partition("/")
         runs = int(count) if count.isascii() and count.isdecimal() else 0
         if not slash or not period or not 1 <= runs <= MOST_RUNS:
@@ -114,15 +119,10 @@ class Throttle(msgspec.Struct, frozen=True):
         period_us = to_us(text, "the period of a throttle")
         if period_us <= 0:
             raise UsageError(f"throttle({self.rate!r}) has an empty period; write '1/10s'.")
-        return runs, period_us
-
-    @property
-    def way(self) -> str:
-        """The policy in the form of the constraints."""
-        return "t{},{}".format(*self._read())
+        return f"t{runs},{period_us}"
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(_Policy, frozen=True):
     """A batch policy; see `batch`."""
 
     quiet: Duration
@@ -130,18 +130,15 @@ class Batch(msgspec.Struct, frozen=True):
     max_size: int = 100
     key: Key = None
 
-    def __post_init__(self) -> None:
-        _check_key(self.key)
-        _quiet_us(self.quiet, self.max_wait)
+    @property
+    def way(self) -> str:
+        """The policy in the form of the constraints."""
+        numbers = _quiet_us(self.quiet, self.max_wait)
         if not is_whole(self.max_size, 1, MOST_ITEMS):
             raise UsageError(
                 f"max_size must be a number from 1 to {MOST_ITEMS:,}, not {self.max_size!r}."
             )
-
-    @property
-    def way(self) -> str:
-        """The policy in the form of the constraints."""
-        return "g{},{},{}".format(*_quiet_us(self.quiet, self.max_wait), self.max_size)
+        return "g{},{},{}".format(*numbers, self.max_size)
 
 
 DedupPolicy = Unique | Debounce | Throttle | Batch
@@ -269,11 +266,6 @@ def _quiet_us(quiet: Duration, max_wait: Duration | None) -> tuple[int, int]:
             "never matter; give a longer one, or none."
         )
     return quiet_us, most_us
-
-
-def _check_key(key: Any) -> None:
-    if key is not None and not callable(key):
-        _checked(key)
 
 
 def _checked(key: Any) -> str:
