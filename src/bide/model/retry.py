@@ -17,7 +17,9 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
+
+import msgspec
 
 from bide.errors import JobTimeout, UsageError
 from bide.model.durations import JITTER, Duration, is_whole, to_us
@@ -35,97 +37,75 @@ Errors = type[BaseException] | str | Iterable[type[BaseException] | str]
 _MAX: Final = 3
 _BASE: Final = 1.0
 _CAP: Final = 3600.0
-_FIELDS: Final = ("max", "backoff", "base", "cap", "max_time", "on", "never_on")
 _DEFAULTS: Final = (None, "exponential", _BASE, _CAP, None, (), ())
 
 
 @final
-class Retry:
-    """A retry policy: how often, how soon, and after which errors a job runs again."""
+class Retry(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A retry policy: how often, how soon, and after which errors a job runs again.
 
-    __slots__ = _FIELDS
+    Args:
+        max: retries after the first attempt; 0 makes the first error final. The default is 3,
+            or the length of the list in `backoff`.
+        backoff: `"exponential"` doubles the ceiling each time, and waits a random time from 0
+            to the ceiling. `"fixed"` waits `base` each time. A list has a delay for each retry;
+            the last delay repeats. A function of a module, `f(attempt, error)`, returns the
+            delay, or None to give up.
+        base: the first ceiling, or the fixed delay: seconds, a `timedelta` or text (`"1m"`).
+        cap: maximum of the ceiling.
+        max_time: maximum time from the first due time of the job to the due time of an attempt.
+        on: exceptions, or their names, after which the job runs again; none means all.
+        never_on: exceptions, or their names, which are final; they take precedence over `on`.
 
-    max: int
+    Raises:
+        UsageError: an argument is invalid.
+    """
+
+    max: int = None  # type: ignore[assignment]
     """Retries after the first attempt."""
-    backoff: str | tuple[float, ...] | BackoffFunction
+    backoff: str | tuple[float, ...] | BackoffFunction = "exponential"
     """`"exponential"`, `"fixed"`, `"module:function"`, seconds for each retry, or a function."""
-    base: float
+    base: float = _BASE
     """Seconds."""
-    cap: float
+    cap: float = _CAP
     """Seconds."""
-    max_time: float | None
+    max_time: float | None = None
     """Seconds, or None for no limit."""
-    on: tuple[str, ...]
+    on: tuple[str, ...] = ()
     """Names of exceptions, `module.Class`; empty for all."""
-    never_on: tuple[str, ...]
+    never_on: tuple[str, ...] = ()
     """Names of exceptions, `module.Class`."""
 
-    def __init__(
-        self,
-        max: int | None = None,
-        backoff: Backoff = "exponential",
-        base: Duration = _BASE,
-        cap: Duration = _CAP,
-        max_time: Duration | None = None,
-        on: Errors = (),
-        never_on: Errors = (),
-    ) -> None:
-        """Create a policy.
+    if TYPE_CHECKING:  # what a caller may give
 
-        Args:
-            max: retries after the first attempt; 0 makes the first error final. The default is 3,
-                or the length of the list in `backoff`.
-            backoff: `"exponential"` doubles the ceiling each time, and waits a random time from 0
-                to the ceiling. `"fixed"` waits `base` each time. A list has a delay for each retry;
-                the last delay repeats. A function of a module, `f(attempt, error)`, returns the
-                delay, or None to give up..
-            base: the first ceiling, or the fixed delay: seconds, a `timedelta` or text (`"1m"`).
-            cap: maximum of the ceiling.
-            max_time: maximum time from the first due time of the job to the due time of an attempt.
-            on: exceptions, or their names, after which the job runs again; none means all.
-            never_on: exceptions, or their names, which are final; they take precedence over `on`.
+        def __init__(
+            self,
+            max: int | None = None,
+            backoff: Backoff = "exponential",
+            base: Duration = _BASE,
+            cap: Duration = _CAP,
+            max_time: Duration | None = None,
+            on: Errors = (),
+            never_on: Errors = (),
+        ) -> None: ...
 
-        Raises:
-            UsageError: an argument is invalid.
-        """
-        checked = _checked_backoff(backoff)
-        if max is None:
-            max = len(checked) if isinstance(checked, tuple) else _MAX
-        if not is_whole(max, 0):
-            raise UsageError(f"Retry(max={max!r}): give a number of retries, 0 or more.")
+    def __post_init__(self) -> None:
+        backoff, most = _checked_backoff(self.backoff), cast(int | None, self.max)
+        if most is None:
+            most = len(backoff) if isinstance(backoff, tuple) else _MAX
+        if not is_whole(most, 0):
+            raise UsageError(f"Retry(max={most!r}): give a number of retries, 0 or more.")
         values = (
-            max,
-            checked,
-            _seconds(base, "base"),
-            _seconds(cap, "cap"),
-            None if max_time is None else _seconds(max_time, "max_time"),
-            _names(on, "on"),
-            _names(never_on, "never_on"),
+            most,
+            backoff,
+            _seconds(self.base, "base"),
+            _seconds(self.cap, "cap"),
+            None if self.max_time is None else _seconds(self.max_time, "max_time"),
+            _names(self.on, "on"),
+            _names(self.never_on, "never_on"),
         )
-        for field, value in zip(_FIELDS, values, strict=True):
-            object.__setattr__(self, field, value)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"A Retry does not change; make another with {name}={value!r}.")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError("A Retry does not change; make another.")
-
-    def __eq__(self, other: object) -> bool:
-        return self._values() == other._values() if isinstance(other, Retry) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._values())
-
-    def __repr__(self) -> str:
-        given = zip(_FIELDS, self._values(), _DEFAULTS, strict=True)
-        return f"Retry({', '.join(f'{n}={v!r}' for n, v, default in given if v != default)})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Retry, self._values()
-
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field) for field in _FIELDS)
+        for field, value, default in zip(self.__struct_fields__, values, _DEFAULTS, strict=True):
+            msgspec.structs.force_setattr(self, field, default if value == default else value)
 
     def decide(
         self,
@@ -195,7 +175,7 @@ class Retry:
 
     def wire(self) -> int | list[Any]:
         """The form in which it is stored with a job (see the top of this file)."""
-        values = list(self._values())
+        values = list(msgspec.structs.astuple(self))
         if callable(self.backoff):
             values[1] = _function_name(self.backoff)
         stored = [None if v == d else v for v, d in zip(values, _DEFAULTS, strict=True)]
@@ -206,7 +186,7 @@ class Retry:
     @classmethod
     def from_wire(cls, stored: object) -> Retry:
         """Read the stored form; more values than this version knows are passed over."""
-        values = (stored if isinstance(stored, list) else [stored])[: len(_FIELDS)]
+        values = (stored if isinstance(stored, list) else [stored])[: len(cls.__struct_fields__)]
         try:
             return _from_wire(tuple(tuple(v) if isinstance(v, list) else v for v in values))
         except (
@@ -224,7 +204,7 @@ def as_retry(retry: Retry | int | None) -> Retry:
 
 @functools.lru_cache(maxsize=256)  # a queue's jobs share a few policies
 def _from_wire(values: tuple[Any, ...]) -> Retry:
-    given = {n: v for n, v in zip(_FIELDS, values, strict=False) if v is not None}
+    given = {n: v for n, v in zip(Retry.__struct_fields__, values, strict=False) if v is not None}
     if not isinstance(given.get("max"), int):
         raise UsageError(f"A stored retry policy begins with a number, not {values!r}.")
     return Retry(**given)

@@ -26,18 +26,23 @@ So a worker that meets an item knows it for what it is, and a `DelayQueue` knows
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from bide.errors import BideError, PayloadError, PayloadTooNew
+from bide.errors import PayloadError, PayloadTooNew, UsageError
+from bide.model import retry as policies
 from bide.model.durations import LONGEST_US
 from bide.model.ids import LONGEST, LONGEST_TASK
 from bide.model.payload.batched import calls_in, is_batch, join, with_items
 from bide.model.payload.serializers import Codec, check_finite, pack, reason, simplify, unpack
 from bide.model.payload.signing import VARIABLE, unsigned
-from bide.model.retry import Retry
 from bide.model.tracebacks import LONGEST_TEXT, shown
+
+if TYPE_CHECKING:
+    from bide.model.retry import Retry
+else:
+    Retry = Any  # msgspec reads the stored form (`policies.Retry.wire`)
 
 ITEM_MARK: Final = b"\x03"
 """`lua/pop.lua` has it too."""
@@ -151,24 +156,16 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
 
 
-def _written(value: Any) -> Any:
-    return value.wire() if isinstance(value, Retry) else simplify(value)
-
-
-def _read(kind: type, value: Any) -> Any:
-    if kind is Retry:
-        return Retry.from_wire(value)
-    raise NotImplementedError(kind)  # pragma: no cover - a body has no other type of ours
-
-
-_encoder: Final = msgspec.json.Encoder(enc_hook=_written)
-_body_decoder: Final = msgspec.json.Decoder(Body, dec_hook=_read)
+_encoder: Final = msgspec.json.Encoder(enc_hook=simplify)
+_body_decoder: Final = msgspec.json.Decoder(Body)
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _error_decoder: Final = msgspec.json.Decoder(ErrorInfo)
 
 
 def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
     """Encode a body; `names` are the task's positional parameters, for errors."""
+    if body.retry is not None:
+        body = msgspec.structs.replace(body, retry=body.retry.wire())
     try:
         if body.codec == "json":
             data = _encoder.encode(body)
@@ -179,8 +176,6 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
             check_finite(head, body.meta)
             data = head + b"\n" + pack((body.args, body.kwargs), body.codec)
     except Exception as error:  # properties and time zones of the arguments' own may raise anything
-        if isinstance(error, BideError) and not isinstance(error, PayloadError):
-            raise
         raise PayloadError(_what_does_not_fit(body, names, error)) from None
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The arguments of {body.task}", len(data)))
@@ -237,16 +232,27 @@ def decode_envelope(data: bytes) -> Envelope:
 def _decode_head(head: bytes) -> Body:
     """Read task and options, as this release or a newer one has written them."""
     try:
-        body = _body_decoder.decode(head)
+        body = _decode_body(head)
     except msgspec.ValidationError:
         told = _fields_decoder.decode(head)
         _check_needs(told.get("needs"))
         known = {name: raw for name, raw in told.items() if not name.startswith(_PASSED_OVER)}
         if len(known) == len(told):
             raise
-        body = _body_decoder.decode(_encoder.encode(known))
+        body = _decode_body(_encoder.encode(known))
     if body.needs > NEWEST:
         raise _too_new(body.needs)
+    return body
+
+
+def _decode_body(head: bytes) -> Body:
+    body = _body_decoder.decode(head)
+    if body.retry is not None:
+        try:
+            retry = policies.Retry.from_wire(body.retry)
+        except UsageError as error:
+            raise msgspec.ValidationError(f"{error} - at `$.retry`") from None
+        msgspec.structs.force_setattr(body, "retry", retry)
     return body
 
 
