@@ -21,6 +21,7 @@ NOT_RUN = {
     "docs/howto/middleware.md": 1,
     "docs/howto/page.md": 2,
     "docs/howto/producers.md": 1,
+    "docs/howto/resources.md": 1,
     "docs/howto/web.md": 11,
     "docs/index.md": 1,
     "docs/testing.md": 3,

@@ -184,8 +184,8 @@ class ScheduleOptions(_JobOptions, total=False):
     limit: int | None
     """Maximum number of times that it fires."""
     missed: Missed
-    """How times that passed while no worker was running are handled: `"once"` (the default) fires
-    the last of them, `"all"` fires each of them, `"skip"` fires only those of the last minute."""
+    """The rule for times that passed while no worker was running. `"once"` (the default) fires the
+    last of them, `"all"` fires each of them, `"skip"` fires only those of the last minute."""
     jitter: Duration | None
     """Maximum time by which a job is due after its time. The schedule's name and the time determine
     the actual value."""
