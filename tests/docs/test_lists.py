@@ -53,7 +53,7 @@ def test_the_reasons_why_a_job_has_not_run_are_listed() -> None:
 
 def test_the_options_of_a_schedule_are_listed() -> None:
     told = _text("howto/schedules.md")
-    options = re.search(r"these options of a job: (.*?)\.", told, re.DOTALL)
+    options = re.search(r"options of a job: (.*?)\.", told, re.DOTALL)
     verbs = re.search(r"`queue.schedules` also has (.*?);", told, re.DOTALL)
     assert options
     assert {*_spans(options[1])} == {*bide.ScheduleOptions.__annotations__}
