@@ -100,6 +100,11 @@ class Peer:
         """The worker by which everything is measured but throughput."""
         return str(self.about["best"])
 
+    @property
+    def punctual(self) -> list[str]:
+        """The workers whose lateness is measured."""
+        return list(self.about.get("lateness", [self.best]))
+
     def put(
         self,
         worker: str,
@@ -121,7 +126,7 @@ class Peer:
     def stream(
         self, worker: str, first: int, count: int, rate: float, delay: float, start: float
     ) -> list[int]:
-        """Put jobs at an even rate from a moment on; when each was due."""
+        """Put jobs at random moments (a Poisson process) from one on; when each was due."""
         seconds = start - time.time() + count / rate + LONGEST_S
         what = {"first": first, "count": count, "rate": rate, "delay": delay, "start": start}
         due: list[int] = self._ask("stream", seconds, job=self._job(worker), **what)

@@ -25,6 +25,7 @@ PEERS = (
     "saq",
     "taskiq",
     "streaq",
+    "docket",
 )
 
 

@@ -85,8 +85,10 @@ const DO = {
   async stream({ first, count, rate, delay, start }) {
     const between = Number(now()) / 1e9 - epoch();
     const due = [];
+    let moment = start;
     for (let i = 0; i < count; i++) {
-      const early = start + i / rate - epoch();
+      moment -= Math.log(1 - Math.random()) / rate;
+      const early = moment - epoch();
       if (early > 0) await new Promise((resolve) => setTimeout(resolve, early * 1e3));
       const at = epoch() + delay;
       due.push(Math.round((at + between) * 1e9));

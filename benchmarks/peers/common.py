@@ -21,6 +21,7 @@ import importlib.metadata
 import json
 import mmap
 import os
+import random
 import sys
 import time
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -111,7 +112,7 @@ class Producer:
     def stream(
         self, job: str, first: int, count: int, rate: float, delay: float, start: float
     ) -> list[int]:
-        """Put jobs at an even rate from a moment on; when each was due, by the call's moment."""
+        """Put jobs at random moments from one on; when each was due, by the call's moment."""
         return self._run(self._stream(job, first, count, rate, delay, start))
 
     def time(self, way: str, count: int, delay: float) -> dict[str, float] | None:
@@ -165,8 +166,10 @@ class Producer:
     ) -> list[int]:
         between_ns = time.monotonic_ns() - time.time_ns()
         due: list[int] = []
+        moment = start
         for i in range(count):
-            await asyncio.sleep(max(0.0, start + i / rate - time.time()))
+            moment += random.expovariate(rate)
+            await asyncio.sleep(max(0.0, moment - time.time()))
             at = time.time() + delay
             due.append(round(at * 1e9) + between_ns)
             if self._one:
