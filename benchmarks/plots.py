@@ -36,7 +36,7 @@ COLOURS = {
 GREY = "#94a3b8"
 
 LATENESS = {
-    "lateness-stream": "Lateness in ms, 200 jobs/s, delayed by 0.5 s",
+    "lateness-stream": "Lateness in ms, 200 jobs/s at random moments, delayed by 0.5 s",
     "lateness-idle": "Lateness in ms, single delayed jobs on an idle server",
 }
 THROUGHPUT = {
