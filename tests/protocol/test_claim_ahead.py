@@ -138,7 +138,7 @@ def test_what_is_released_before_it_is_due_is_due_then_and_not_earlier(q: Probe)
 def test_a_job_says_how_much_later_than_its_token_it_started(q: Probe) -> None:
     job = held(q)
     q.move(1)
-    assert q.settle_many(Settle("a", job.token, "complete", after_us=1234)) == ["ok"]
+    assert q.settle_many(Settle("a", job.token, "complete", started_us=job.due_us + 1234)) == ["ok"]
     assert q.record("a").started_us == job.due_us + 1234
 
 

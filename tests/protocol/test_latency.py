@@ -34,7 +34,7 @@ def started(q: Probe, *jobs: Claimed) -> None:
     """Report how late jobs started, as their worker does."""
     buffer = LatenessBuffer()
     for job in jobs:
-        buffer.add(max(0.0, (q.now - job.due_us) / SECOND))
+        buffer.add(q.now - job.due_us)
     held = [(job.id, job.token) for job in jobs]
     q.run(worker_commands.extend(q.keys, 10 * SECOND, held, buffer.take()))
 

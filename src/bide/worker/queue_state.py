@@ -22,8 +22,9 @@ from __future__ import annotations
 import heapq
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import frexp
 from threading import Lock
 from typing import Any, Final, Literal
@@ -116,24 +117,25 @@ class LatenessBuffer:
 
     def __init__(self, metrics: WorkerMetrics | None = None) -> None:
         self._metrics = metrics
-        self._lock = Lock()
-        self._counts: dict[int, int] = {}
+        self._late_us: deque[float] = deque()
 
-    def add(self, seconds: float) -> None:
-        """Count one start."""
-        bucket = min(max(frexp(seconds / FINEST)[1], 0), LAST)
-        with self._lock:
-            self._counts[bucket] = self._counts.get(bucket, 0) + 1
-            if self._metrics is not None:
-                self._metrics.note_start(seconds)
+    def add(self, late_us: float) -> None:
+        """Count one start, so many microseconds after its job was due."""
+        self._late_us.append(late_us)
+        if self._metrics is not None:
+            self._metrics.note_start(max(0.0, late_us) / 1e6)
 
     def take(self) -> str:
         """Return the report for the next `settle` or `extend`, and begin a new one."""
-        if not self._counts:
-            return ""
-        with self._lock:
-            counts, self._counts = self._counts, {}
-        return " ".join(f"{bucket}={count}" for bucket, count in counts.items())
+        buckets: Counter[int] = Counter()
+        with suppress(IndexError):  # another thread may take at the same time
+            while self._late_us:
+                _, bucket = frexp(max(0.0, self._late_us.popleft()) / _FINEST_US)
+                buckets[min(max(bucket, 0), LAST)] += 1
+        return " ".join(f"{bucket}={count}" for bucket, count in buckets.items())
+
+
+_FINEST_US: Final = FINEST * 1e6
 
 
 class AheadWindow:
@@ -361,7 +363,8 @@ class QueueState:
 
     def note_start(self, due_us: int, at: float) -> None:
         """Record that a job started at `at` (`time.monotonic()`); any thread may call."""
-        self.lateness.add(max(0.0, (self.server_us(at) - due_us) / 1e6))
+        server_us, claimed_at = self._clock
+        self.lateness.add(server_us - due_us + (at - claimed_at) * 1e6)
 
     def claimed(self, reply: Claim, sent: float, arrived: float) -> None:
         """Process the reply to the latest claim; both times are those of `time.monotonic()`."""

@@ -128,8 +128,8 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
     has_started: bool = False
     """Whether a job that is released has started, or may have."""
 
-    def settle(self, job: Claimed, after_us: int = 0) -> Settle:
-        """Return this outcome as that of a claimed job, which started so long after its token."""
+    def settle(self, job: Claimed, started_us: int = 0) -> Settle:
+        """Return this outcome as that of a claimed job, which started then."""
         return Settle(
             job.id,
             job.token,
@@ -138,7 +138,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.data,
             self.keep,
             self.has_started,
-            after_us,
+            started_us,
         )
 
 
@@ -152,13 +152,8 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     data: bytes = b""
     keep: str = ""
     has_started: bool = False
-    after_us: int = 0
-    """How long after the time that its token says the job started."""
-
-    @property
-    def stamp(self) -> str:
-        """The token as it is sent, with the start if that is known."""
-        return f"{self.token:016d}+{self.after_us}" if self.after_us > 0 else f"{self.token:016d}"
+    started_us: int = 0
+    """When the job's first statement ran, on the server's clock; 0 if that is not known."""
 
 
 class JobNote(msgspec.Struct, frozen=True, gc=False):
@@ -245,7 +240,9 @@ def _settle(
     for settle, verdict in zip(settles, before, strict=True):
         if verdict == _LATER:
             detail = settle.due or settle.keep or ("+0" if settle.has_started else "")
-            args += (raw(settle.id), settle.stamp, settle.outcome, detail, settle.data)
+            started = f"{settle.started_us:016d}" if settle.started_us else ""
+            token = f"{settle.token:016d}{started}"
+            args += (raw(settle.id), token, settle.outcome, detail, settle.data)
     if late:
         args.append(late)
 

@@ -4,7 +4,7 @@
 -- @reply ok now, then per job: ok | lost | gone | later | full
 -- @include run_record retention notify_waiters latency
 
--- token: of the claim; then `+` and how many microseconds later the job started, if it has
+-- token: of the claim, and behind it, in 16 digits too, when the job started, if it has
 -- later: not applied, because the notes of the jobs before it were long; send it again
 -- full: applied; one or more results were dropped to stay within the budget
 -- outcome: complete (when: how long to keep it, or nothing; data: result)
@@ -31,9 +31,9 @@ local NOTED_BYTES = 1000000
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
   local outcome, at = ARGV[i + 2], ARGV[i + 3]
-  local token, plus = string.sub(ARGV[i + 1], 1, 16), string.sub(ARGV[i + 1], 17)
-  if not STAMP[outcome] or #token ~= 16 or (plus ~= '' and not string.find(plus, '^%+%d+$'))
-    or #plus > 16
+  local length = #ARGV[i + 1]
+  if not STAMP[outcome]
+    or (length ~= 16 and (length ~= 32 or not string.find(ARGV[i + 1], '^%d+$', 17)))
     or ((at ~= '' or outcome == 'retry' or outcome == 'snooze' or outcome == 'hold')
       and not due_time.valid(at)) then
     return redis.error_reply('BADARG settle rest')
@@ -87,13 +87,13 @@ local function give_back(rec, grp)
   end
 end
 
-local function apply(k, stamp, outcome, at, data, after)
+local function apply(k, stamp, outcome, at, data, started)
   local id, line, verb = ids[k], lines[k], outcome
   local grp = asked_of and asked_of[k] and group.touch(asked_of[k])
   if grp then released[#released + 1] = {grp, id} end
   gone_active[#gone_active + 1] = id
   counts[outcome] = counts[outcome] + 1
-  line = run_record.settled(line, stamp, after)
+  line = run_record.settled(line, stamp, started)
   local rec
   local due_us = 0
   if data ~= '' and outcome ~= 'complete' then
@@ -186,9 +186,9 @@ for k = 1, n do
         held_until = math.max(held_until, (due_time.us(ARGV[i + 3])))
       end
       if effect == 'hold' then effect = 'snooze' end
-      local after = tonumber(string.sub(ARGV[i + 1], 18)) or 0
-      apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4], after)
-      if RAN[outcome] then latency.count(counted, math.max(0, now - tonumber(token) - after)) end
+      local started = #ARGV[i + 1] == 32 and string.sub(ARGV[i + 1], 17) or nil
+      apply(k, STAMP[outcome], effect, ARGV[i + 3], ARGV[i + 4], started)
+      if RAN[outcome] then latency.count(counted, math.max(0, now - tonumber(started or token))) end
       word = 'ok'
     end
   elseif not line then

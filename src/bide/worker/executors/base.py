@@ -304,7 +304,7 @@ class Executor(ABC):
             self.executed += 1
             log_end(run, settled.outcome)
         self._unconfirmed[run.claimed.id, run.claimed.token] = run
-        run.queue_state.settles.append(settled.settle(run.claimed, run.after_us()))
+        run.queue_state.settles.append(settled.settle(run.claimed, run.started_us()))
         self._changed()
 
     def mark_recorded(self, settles: Sequence[Settle]) -> list[RunningJob | None]:

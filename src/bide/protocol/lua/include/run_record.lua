@@ -35,12 +35,11 @@ function run_record.token(line) return string.sub(line, 1, 16) end
 
 function run_record.stamp(line) return string.sub(line, 1, 17) end
 
--- Its outcome, and how much later it started than its token says.
-function run_record.settled(line, outcome, after)
+-- Its outcome, and when it started, where that is known: 16 digits.
+function run_record.settled(line, outcome, started)
   local token = string.sub(line, 1, 16)
-  if (after or 0) > 0 and string.sub(line, 46, 61) == token then
-    return token .. outcome .. string.sub(line, 18, 45)
-      .. string.format('%016.0f', tonumber(token) + after) .. string.sub(line, 62)
+  if started and string.sub(line, 46, 61) == token then
+    return token .. outcome .. string.sub(line, 18, 45) .. started .. string.sub(line, 62)
   end
   return token .. outcome .. string.sub(line, 18)
 end
