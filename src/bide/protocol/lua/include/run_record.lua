@@ -36,10 +36,10 @@ function run_record.token(line) return string.sub(line, 1, 16) end
 function run_record.stamp(line) return string.sub(line, 1, 17) end
 
 -- Its outcome, and when it started, where that is known: 16 digits.
-function run_record.settled(line, outcome, started)
+function run_record.settled(line, outcome, start)
   local token = string.sub(line, 1, 16)
-  if started and string.sub(line, 46, 61) == token then
-    return token .. outcome .. string.sub(line, 18, 45) .. started .. string.sub(line, 62)
+  if start and string.sub(line, 46, 61) == token then
+    return token .. outcome .. string.sub(line, 18, 45) .. start .. string.sub(line, 62)
   end
   return token .. outcome .. string.sub(line, 18)
 end
