@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -39,70 +38,34 @@ class ConsumerSessions:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._free: list[ClaimSession] = []
-        self._left_over: deque[Any] = deque()
-        self._unclaimed: list[Claimed] = []
-        self._held = 0
+        self.left_over: list[Any] = []
+        """Data that calls popped and did not hand out."""
+        self.unclaimed: list[Claimed] = []
+        """Claimed items that are to be returned to the queue: their calls were cancelled."""
+        self.held = 0
+        """The number of items that the consumers of this process hold."""
 
     @contextmanager
-    def _ours(self) -> Iterator[None]:
+    def locked(self) -> Iterator[ConsumerSessions]:
         """Hold the lock; after a fork, start with no sessions and no items: those of the parent."""
         with self._lock:
             if self._pid != os.getpid():
                 self._begin()
-            yield
-
-    @property
-    def held(self) -> int:
-        """The number of items that the consumers of this process hold."""
-        with self._ours():
-            return self._held
-
-    def hold(self, items: Sequence[ItemCore]) -> None:
-        """Count items that were handed out under a lease."""
-        with self._ours():
-            self._held += len(items)
+            yield self
 
     def release(self, items: Sequence[ItemCore]) -> list[ItemCore]:
         """Stop counting items; return those that this process held, not its parent."""
-        with self._ours():
+        with self.locked():
             mine = [item for item in items if item.pid == self._pid]
-            self._held -= len(mine)
+            self.held -= len(mine)
             return mine
-
-    def take_left_over(self, count: int) -> list[Any]:
-        """Return up to `count` data that an earlier call popped and did not hand out."""
-        with self._ours():
-            left = self._left_over
-            return [left.popleft() for _ in range(min(count, len(left)))]
-
-    def leave_over(self, data: Sequence[Any]) -> None:
-        """Keep popped data for the next call."""
-        with self._ours():
-            self._left_over.extend(data)
-
-    @property
-    def has_unclaimed(self) -> bool:
-        """Whether there are claimed items to return to the queue."""
-        with self._ours():
-            return bool(self._unclaimed)
-
-    def take_unclaimed(self) -> list[Claimed]:
-        """Remove and return the items that cancelled calls claimed and did not hand out."""
-        with self._ours():
-            taken, self._unclaimed = self._unclaimed, []
-            return taken
-
-    def keep_unclaimed(self, jobs: Sequence[Claimed]) -> None:
-        """Keep claimed items until they can be returned to the queue."""
-        with self._ours():
-            self._unclaimed += jobs
 
     def take(self, kind: Kind) -> ClaimSession:
         """Take a free session: one with a pending reply of this kind, otherwise one with none.
 
         The caller owns it until `put`.
         """
-        with self._ours():
+        with self.locked():
             for pending in (kind, None):
                 for i, session in enumerate(self._free):
                     if session.pending == pending:
@@ -111,13 +74,13 @@ class ConsumerSessions:
 
     def put(self, session: ClaimSession) -> None:
         """Return a session for other calls."""
-        with self._ours():
+        with self.locked():
             if session.pid == self._pid:
                 self._free.append(session)
 
     def take_all(self) -> list[ClaimSession]:
         """Take all free sessions."""
-        with self._ours():
+        with self.locked():
             taken, self._free = self._free, []
         return taken
 

@@ -329,7 +329,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
             self._looked = None
 
     async def _pop(self, count: int, previous_us: int) -> list[Any]:
-        found = self._sessions.take_left_over(count)
+        with self._sessions.locked() as ours:
+            found, ours.left_over = ours.left_over[:count], ours.left_over[count:]
         client, keys = self._client, self.queue.keys
         seal, session = Seal(config.signing_keys(), keys), self._sessions.take("pop")
         try:
@@ -347,7 +348,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
                     break
         except BaseException as error:  # the server has removed them: only this process has them
             if not found or not isinstance(error, BideError):
-                self._sessions.leave_over(found)
+                with self._sessions.locked() as ours:
+                    ours.left_over += found
                 raise
             log.warning("queue %s: gave out less than was due: %s", keys.queue, error)
         finally:
@@ -355,7 +357,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         if found:
             self._has_found()
         # More than `count` where an earlier call had left data over.
-        self._sessions.leave_over(found[count:])
+        with self._sessions.locked() as ours:
+            ours.left_over += found[count:]
         return found[:count]
 
     async def _begin(self, options: TakeOptions, closes: int) -> AsyncItems:
@@ -363,7 +366,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
             await self._mark(self._binding, pushes=False)
             claimed = await self._take(options, closes)
         items = [AsyncItem(self, job, data, options.lease_us) for job, data in claimed]
-        self._sessions.hold(items)
+        with self._sessions.locked() as ours:
+            ours.held += len(items)
         return AsyncItems(self, items)
 
     async def _take(self, options: TakeOptions, closes: int) -> list[tuple[Claimed, Any]]:
@@ -372,7 +376,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         `closes` is the number of closes that the caller knew of when it started.
         """
         ends = None if options.wait is None else time.monotonic() + options.wait
-        if self._sessions.has_unclaimed:
+        if self._sessions.unclaimed:
             await self._give_back()
         client, keys = self._client, self.queue.keys
         seal, session = Seal(config.signing_keys(), keys), self._sessions.take("claim")
@@ -411,7 +415,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
                         await self._stop_waiting(heard, session, options)
                         return []
         except BaseException:
-            self._sessions.keep_unclaimed(in_hand)
+            with self._sessions.locked() as ours:
+                ours.unclaimed += in_hand
             raise
         finally:
             self._sessions.put(session)
@@ -427,7 +432,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         arm: int,
     ) -> Claim:
         """Claim items; `more` is the number of claimed jobs that are not counted as held yet."""
-        busy = self._sessions.held + more
+        with self._sessions.locked() as ours:
+            busy = ours.held + more
         sent = time.monotonic()
         command = session.claim(self.queue.keys, options.num, options.lease_us, busy, arm)
         reply = await client.run(command)
@@ -483,7 +489,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         client, keys = client or self._client, self.queue.keys
         unfinished = self._sessions.take_unfinished()
         try:
-            unclaimed = self._sessions.take_unclaimed()
+            with self._sessions.locked() as ours:
+                unclaimed, ours.unclaimed = ours.unclaimed, []
             await self._settle(client, [release(job) for job in unclaimed])
             for session in unfinished:
                 if session.pending:

@@ -328,7 +328,8 @@ class DelayQueue(threads.DelayQueueSide):
             self._looked = None
 
     def _pop(self, count: int, previous_us: int) -> list[Any]:
-        found = self._sessions.take_left_over(count)
+        with self._sessions.locked() as ours:
+            found, ours.left_over = ours.left_over[:count], ours.left_over[count:]
         client, keys = self._client, self.queue.keys
         seal, session = Seal(config.signing_keys(), keys), self._sessions.take("pop")
         try:
@@ -346,7 +347,8 @@ class DelayQueue(threads.DelayQueueSide):
                     break
         except BaseException as error:  # the server has removed them: only this process has them
             if not found or not isinstance(error, BideError):
-                self._sessions.leave_over(found)
+                with self._sessions.locked() as ours:
+                    ours.left_over += found
                 raise
             log.warning("queue %s: gave out less than was due: %s", keys.queue, error)
         finally:
@@ -354,7 +356,8 @@ class DelayQueue(threads.DelayQueueSide):
         if found:
             self._has_found()
         # More than `count` where an earlier call had left data over.
-        self._sessions.leave_over(found[count:])
+        with self._sessions.locked() as ours:
+            ours.left_over += found[count:]
         return found[:count]
 
     def _begin(self, options: TakeOptions, closes: int) -> Items:
@@ -362,7 +365,8 @@ class DelayQueue(threads.DelayQueueSide):
             self._mark(self._binding, pushes=False)
             claimed = self._take(options, closes)
         items = [Item(self, job, data, options.lease_us) for job, data in claimed]
-        self._sessions.hold(items)
+        with self._sessions.locked() as ours:
+            ours.held += len(items)
         return Items(self, items)
 
     def _take(self, options: TakeOptions, closes: int) -> list[tuple[Claimed, Any]]:
@@ -371,7 +375,7 @@ class DelayQueue(threads.DelayQueueSide):
         `closes` is the number of closes that the caller knew of when it started.
         """
         ends = None if options.wait is None else time.monotonic() + options.wait
-        if self._sessions.has_unclaimed:
+        if self._sessions.unclaimed:
             self._give_back()
         client, keys = self._client, self.queue.keys
         seal, session = Seal(config.signing_keys(), keys), self._sessions.take("claim")
@@ -410,7 +414,8 @@ class DelayQueue(threads.DelayQueueSide):
                         self._stop_waiting(heard, session, options)
                         return []
         except BaseException:
-            self._sessions.keep_unclaimed(in_hand)
+            with self._sessions.locked() as ours:
+                ours.unclaimed += in_hand
             raise
         finally:
             self._sessions.put(session)
@@ -426,7 +431,8 @@ class DelayQueue(threads.DelayQueueSide):
         arm: int,
     ) -> Claim:
         """Claim items; `more` is the number of claimed jobs that are not counted as held yet."""
-        busy = self._sessions.held + more
+        with self._sessions.locked() as ours:
+            busy = ours.held + more
         sent = time.monotonic()
         command = session.claim(self.queue.keys, options.num, options.lease_us, busy, arm)
         reply = client.run(command)
@@ -482,7 +488,8 @@ class DelayQueue(threads.DelayQueueSide):
         client, keys = client or self._client, self.queue.keys
         unfinished = self._sessions.take_unfinished()
         try:
-            unclaimed = self._sessions.take_unclaimed()
+            with self._sessions.locked() as ours:
+                unclaimed, ours.unclaimed = ours.unclaimed, []
             self._settle(client, [release(job) for job in unclaimed])
             for session in unfinished:
                 if session.pending:
