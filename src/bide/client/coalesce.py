@@ -51,7 +51,11 @@ class Coalescer(Generic[R, T]):
             try:
                 await asyncio.sleep(0)  # let other callers of this tick join
                 if len(self._waiting) == 1:
-                    return await self._run_alone(request)
+                    self._waiting = []  # the only caller: without a task of its own
+                    (result,) = await self._send([request])
+                    if isinstance(result, BideError):
+                        raise result
+                    return result
             except asyncio.CancelledError:
                 answer.cancel()
                 raise
@@ -65,20 +69,15 @@ class Coalescer(Generic[R, T]):
             self._settled = self._settled or asyncio.get_running_loop().create_future()
             await asyncio.wait([self._settled])
 
-    async def _run_alone(self, request: R) -> T:
-        """Run the request of the only caller, without a task of its own."""
-        self._waiting = []
-        (result,) = await self._send([request])
-        if isinstance(result, BideError):
-            raise result
-        return result
-
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._waiting:
             self._sender = loop.create_task(self._send_waiting())
             self._sender.add_done_callback(self._sent)
-        else:
-            self._rest()
+            return
+        self._busy = False
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled.set_result(None)
 
     def _sent(self, sender: asyncio.Task[None]) -> None:
         """Serve callers that came meanwhile; if the sender was cancelled, cancel them too."""
@@ -87,12 +86,6 @@ class Coalescer(Generic[R, T]):
             for caller in left:
                 caller.answer.cancel()
         self._go_on(sender.get_loop())
-
-    def _rest(self) -> None:
-        self._busy = False
-        settled, self._settled = self._settled, None
-        if settled is not None:
-            settled.set_result(None)
 
     async def _send_waiting(self) -> None:
         while self._waiting:

@@ -133,7 +133,7 @@ class Cluster(Topology):
             if not going:
                 break
             for some in going.values():  # calls that several nodes redirected: restore their order
-                some.sort(key=_first)
+                some.sort(key=lambda bundle: bundle.places.start)
             answers = yield [
                 NodeRequest(node, _packed(calls, some)) for node, some in going.items()
             ]
@@ -242,7 +242,12 @@ class Cluster(Topology):
             for node, answer in zip(some, answers, strict=True):
                 reply: Any = answer if isinstance(answer, Exception) else answer[0]
                 if isinstance(reply, Exception):
-                    problem = _explained(reply)
+                    problem = reply
+                    if "cluster support disabled" in str(reply):
+                        problem = UsageError(
+                            "The server that the URL names is not a node of a Cluster; write "
+                            "redis://HOST:PORT/DB."
+                        )
                 elif reply:
                     self._take(node, reply)
                     return None
@@ -263,10 +268,6 @@ class Cluster(Topology):
             nodes |= dict.fromkeys(urls)
         self._owners, self._nodes = owners, [*nodes]
         self._silent &= nodes.keys()
-
-
-def _first(bundle: _Bundle) -> int:
-    return bundle.places.start
 
 
 def _leave_uncounted(replies: list[Any], routes: Sequence[Route], answered_in: list[Any]) -> None:
@@ -303,14 +304,6 @@ def _unpacked(
         at = start + len(bundle.places)
         found.append((bundle, answer if isinstance(answer, Exception) else answer[start:at]))
     return found
-
-
-def _explained(error: Exception) -> Exception:
-    if "cluster support disabled" in str(error):
-        return UsageError(
-            "The server that the URL names is not a node of a Cluster; write redis://HOST:PORT/DB."
-        )
-    return error
 
 
 _DOUBTS: Final = (

@@ -108,7 +108,9 @@ def write_constraints(
     words = [_expires(expires), _group(group, group_concurrency, usual_concurrency), dedup]
     if waits:
         check_apart(dedup, waits)
-        words.append(_dependence(run_if))
+        if run_if not in (None, *get_args(RunIf)):
+            raise UsageError(f"run_if must be 'completed', 'ended' or 'failed', not {run_if!r}.")
+        words.append(_LETTERS[run_if or "completed"])
     elif run_if is not None:
         raise UsageError(
             f"run_if={run_if!r} has no effect on a job without parents; name them with "
@@ -151,12 +153,6 @@ def check_apart(constraints: str, waits: bool) -> None:
             "A job that waits for others cannot be deduplicated; leave unique= or depends_on= "
             "out, or have it enqueue the job with unique=."
         )
-
-
-def _dependence(run_if: RunIf | None) -> str:
-    if run_if not in (None, *get_args(RunIf)):
-        raise UsageError(f"run_if must be 'completed', 'ended' or 'failed', not {run_if!r}.")
-    return _LETTERS[run_if or "completed"]
 
 
 def _expires(expires: Duration | datetime | None) -> str:

@@ -40,19 +40,18 @@ def task_name(task: Function | str) -> str:
 
     A worker could not find a lambda, a nested function, a function of `__main__` or a partial.
     """
-    name = task.name if isinstance(task, Named) else _name_of(task)
+    if isinstance(task, Named):
+        name = task.name
+    elif isinstance(task, str):
+        name = _checked_name(task)
+    else:
+        name = _name_of_function(task) if type(task) is FunctionType else _name_of_callable(task)
     if len(name) > LONGEST_TASK:
         raise UsageError(
             f"The name {name[:40]!r}... of a task has {len(name)} characters, more than "
             f"{LONGEST_TASK}; give it a shorter one with @queue.task(name=...)."
         )
     return name
-
-
-def _name_of(task: Function | str) -> str:
-    if isinstance(task, str):
-        return _checked_name(task)
-    return _name_of_function(task) if type(task) is FunctionType else _name_of_callable(task)
 
 
 @lru_cache(maxsize=4096)

@@ -270,7 +270,7 @@ def import_task(name: str, modules: Iterable[str] = ()) -> Function:
     module_name, colon, qualname = task_name(name).partition(":")
     if not colon:
         return _import_given(name, list(modules))
-    return _lookup(import_module(module_name), module_name, qualname).function
+    return _lookup(import_module(module_name), module_name, qualname)[0]
 
 
 def _import_given(name: str, modules: Sequence[str]) -> Function:
@@ -317,13 +317,9 @@ class TaskRegistry:
         """Return the task of a name; raise `TaskNotFound` if this worker does not serve it."""
         target = self._targets.get(name)
         if target is None:
-            found, options = self._find(name)
-            target = Target(
-                found.function,
-                is_async(found.function),
-                Signature.of(found.function, found.owner),
-                policy_of(options),
-            )
+            (function, owner), options = self._find(name)
+            signature = Signature.of(function, owner)
+            target = Target(function, is_async(function), signature, policy_of(options))
             self._targets[name] = target
         return target
 
@@ -358,7 +354,7 @@ class TaskRegistry:
     def _find(self, name: str) -> tuple[_Found, TaskOptions]:
         known = _registered.get(name)
         if known is not None:
-            return _Found(known.function, None), known.options
+            return (known.function, None), known.options
         if ":" not in name:
             given = ", ".join(sorted(known for known in _registered if ":" not in known)[:_SHOWN])
             raise TaskNotFound(
@@ -375,7 +371,7 @@ class TaskRegistry:
                 "imports."
             )
         found = _lookup(module, module_name, qualname)
-        for code in _code_of(found.function):
+        for code in _code_of(found[0]):
             if not self._serves(code.__module__):
                 raise TaskNotFound(
                     f"The task {name!r} is inherited from the module {code.__module__!r}, which is "
@@ -399,10 +395,8 @@ def _code_of(function: Any) -> Iterator[Any]:
             yield code
 
 
-class _Found(NamedTuple):
-    function: Function
-    owner: type | None
-    """The class of a plain method, whose first argument is an instance."""
+_Found = tuple[Function, type | None]
+"""A function; and the class of a plain method, whose first argument is an instance."""
 
 
 def _lookup(module: Any, module_name: str, qualname: str) -> _Found:
@@ -422,11 +416,11 @@ def _lookup(module: Any, module_name: str, qualname: str) -> _Found:
         if inspect.isclass(holder):
             static = inspect.getattr_static(holder, last, None)
             if found is not None and isinstance(static, staticmethod | classmethod):
-                return _Found(found, None)
+                return found, None
             if found is not None and inspect.isfunction(static):
-                return _Found(static, holder)
+                return static, holder
         elif callable(found) and getattr(found, "__module__", None) == module_name:
-            return _Found(found, None)
+            return found, None
     raise TaskNotFound(
         f"The module {module_name!r} defines no public function {qualname!r}; check the "
         "spelling, and that this worker runs the code that the producer has."
