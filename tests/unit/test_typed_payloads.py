@@ -839,7 +839,7 @@ import bide
 from bide.model.payload.body import Body, decode_body, encode_body
 from bide.model.payload.signature import Signature
 
-def send(when: "bide.Retry", n: int) -> None: ...
+def send(when: "bide.Queue", n: int) -> None: ...
 Signature.of(send).bind([1, 2], {}, "a:b")
 assert "pydantic" not in sys.modules, "bide imported it"
 
