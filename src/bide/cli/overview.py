@@ -33,10 +33,12 @@ from bide.model.durations import from_us, to_us
 from bide.model.ids import short_id
 from bide.model.job import LISTABLE, State
 from bide.protocol.commands import jobs as job_commands
+from bide.views import READS
+from bide.views._async import AsyncSite
 from bide.views._sync import Site
 from bide.views.charts import top_of
 from bide.views.job import data_line
-from bide.views.params import about, ahead, moment, moment_json, relative
+from bide.views.params import Params, about, ahead, moment, moment_json, relative
 from bide.views.queues import queues_report, workers_report
 
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
@@ -78,10 +80,6 @@ def top(
 
     The bars count the jobs of all queues that are due, from now to the end of the span.
     """
-    from bide.views import READS
-    from bide.views._async import AsyncSite
-    from bide.views.params import Params
-
     site = AsyncSite(url, prefix, queues or None)
     console = Console()
 

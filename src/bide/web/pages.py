@@ -172,7 +172,6 @@ def _templates() -> jinja2.Environment:
 
 
 def _printable(value: Any) -> Any:
-    """Make the text that a template writes printable."""
     if isinstance(value, Markup):
         return value
     return printable(value) if isinstance(value, str) else value
