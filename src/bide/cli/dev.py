@@ -145,15 +145,22 @@ class DevProcess:
 
     @classmethod
     def start(
-        cls, command: Sequence[str], grace: float, *, environment: Mapping[str, str], **more: Any
+        cls,
+        command: Sequence[str],
+        grace: float,
+        *,
+        environment: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+        stdout: int | None = None,
     ) -> DevProcess:
         """Start a program; OSError where there is none to start."""
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
+            stdout=stdout,
             start_new_session=True,
             env={**os.environ, **environment},
-            **more,
+            pass_fds=pass_fds,
         )
         return cls(process, grace)
 
@@ -457,10 +464,14 @@ class Dev:
             command = python_command("bide.cli.dev:serve_page", str(number))
             await self._run_beside("the dashboard", command, pass_fds=[number])
 
-    async def _run_beside(self, name: str, command: Sequence[str], **more: Any) -> None:
+    async def _run_beside(
+        self, name: str, command: Sequence[str], pass_fds: Sequence[int] = ()
+    ) -> None:
         """A program beside the worker, to its end or ours."""
         try:
-            part = DevProcess.start(command, GRACE, environment=self._environment, **more)
+            part = DevProcess.start(
+                command, GRACE, environment=self._environment, pass_fds=pass_fds
+            )
         except OSError as error:
             _say(f"{name} cannot be started ({error.strerror}); the worker continues without it")
             return
