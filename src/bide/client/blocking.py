@@ -104,7 +104,9 @@ class Connections:
         idle, busy = self._idle, self._busy
         if behind is not None and behind not in busy:
             raise redis.ConnectionError("the connection broke")
-        connection = (idle.pop() if idle else self._make()) if behind is None else behind
+        connection: Any = behind
+        if behind is None:
+            connection = idle.pop() if idle else self._make()
         is_new = False
         try:
             busy[connection] = busy.get(connection, 0) + 1
