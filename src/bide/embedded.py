@@ -193,7 +193,7 @@ class Server:
                 ``("--maxmemory", "10mb")``.
 
         Raises:
-            ServerNotFound: There is no server to start, or ``binary`` is no server.
+            ServerNotFound: There is no server to start, or ``binary`` does not start as one.
             ServerError: The server did not start, or another running server uses ``directory``.
         """
         path = None if directory is None else Path(directory)
