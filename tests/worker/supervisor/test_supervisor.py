@@ -111,7 +111,7 @@ def test_one_that_somebody_else_has_stopped_is_replaced(
         os.kill(unit.worker_pids()[0], signal.SIGTERM)
         unit.logged(SERVES, 3)
         bide(tmp_path, "workers", "stop", queue.workers()[0].name, url=one_url)
-        unit.logged("has ended; 1 go on")
+        unit.logged("has ended; 1 continue")
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
 
