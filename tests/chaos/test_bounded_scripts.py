@@ -349,8 +349,9 @@ def _settle_flood(full: Full, size: int) -> None:
     jobs = full.claim()
     assert len(jobs) == worker_commands.MAX_SETTLES
     settles = [Settle(job.id, job.token, "complete", "", RESULT) for job in jobs]
-    for i, job in enumerate(jobs[: 2 * worker_commands.MAX_ERRORS : 2]):
-        settles[2 * i] = Settle(job.id, job.token, ("fail", "retry")[i % 2], "+0", error)
+    most = min(worker_commands.MAX_ERRORS, worker_commands.MAX_ERROR_BYTES // len(error))
+    for i, job in enumerate(jobs[:most]):
+        settles[i] = Settle(job.id, job.token, ("fail", "retry")[i % 2], "+0", error)
     (call,) = settle_calls(KEYS, settles)
     assert set(full.client.run(call)) == {"ok"}
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from bide.model.history import MAX_LINES
-from bide.protocol.commands.worker import MAX_ERRORS, MAX_NOTED, MAX_SETTLES, Claim, JobNote, Settle
+from bide.protocol.commands.worker import (
+    MAX_ERROR_BYTES,
+    MAX_ERRORS,
+    MAX_NOTED,
+    MAX_SETTLES,
+    Claim,
+    JobNote,
+    Settle,
+)
 from bide.protocol.keys import keys_of
 from bide.worker.queue_state import MAX_BYTES as MAX_SAID_BYTES
 from bide.worker.queue_state import QueueState
@@ -163,6 +171,12 @@ def test_and_by_errors(state: QueueState) -> None:
     completes = [Settle(str(i), 1, "complete", "", b"1") for i in range(20)]
     pile(state, *completes, *fails)
     assert [len(state.take_settles()) for _ in range(3)] == [20 + MAX_ERRORS, 5, 0]
+
+
+def test_and_by_the_bytes_of_errors(state: QueueState) -> None:
+    large = b"x" * (MAX_ERROR_BYTES // 10)
+    pile(state, *(Settle(str(i), 1, "retry", "+5", large) for i in range(25)))
+    assert [len(state.take_settles()) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_what_is_put_back_is_sent_first_in_its_order(state: QueueState) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from bide import Middleware, Queue, UsageError
 from bide.model.context import CurrentJob
@@ -203,6 +204,27 @@ def test_they_begin_there_in_every_executor(tmp_path: Path, one_url: str, execut
             parts = text.split("direct cause of the following")
             assert [functions(part) for part in parts] == FRAMES[task], text
     queue.close()
+
+
+def test_an_error_about_the_job_itself_shows_no_frames_of_bide(
+    queue: Queue, raw: redis.Redis
+) -> None:
+    """Its sentence says it all, and each of many thousand such jobs would store them."""
+    made = [
+        queue.enqueue("tests.support.jobs:add"),
+        queue.enqueue("tests.support.jobs:add", 1),
+        queue.enqueue("tests.support.jobs:nothing_there"),
+        queue.enqueue(jobs.unfit),
+    ]
+    raw.hset(queue.keys["jobs"], made[1].id, b"{spoilt")
+    burst(queue)
+    for job, kind in zip(made, ("Payload", "Payload", "NotFound", "Payload"), strict=True):
+        error = job.refresh().error
+        assert error is not None
+        assert kind in error.type
+        (line,) = error.traceback.splitlines()
+        assert line.startswith("bide.errors.")
+        assert line.endswith(error.message)
 
 
 def test_where_no_frame_is_the_applications_all_stay() -> None:

@@ -33,9 +33,11 @@ MAX_POP: Final = 250
 """The same of a pop."""
 
 MAX_SETTLES: Final = 250
-MAX_ERRORS: Final = 64
+MAX_ERRORS: Final = 128
+MAX_ERROR_BYTES: Final = 500_000
 MAX_SETTLE_BYTES: Final = 4_000_000
-"""Bounds of one settle call: outcomes, errors (which take the server longer), bytes of both."""
+"""Bounds of one settle call: outcomes, errors (which take the server longer, by their number and by
+their bytes), bytes of both."""
 
 MAX_NOTED: Final = 12
 """Jobs to whose notes one `add_notes` or `items_reject` adds at most: notes may take 90 KB each,
@@ -263,11 +265,14 @@ def _settle(
 
 def fitting(settles: Iterable[Settle]) -> int:
     """How many of the first settles fit one call: by count, by errors, by bytes after the first."""
-    size = errors = count = 0
+    size = errors = error_size = count = 0
     for settle in islice(settles, MAX_SETTLES):
         size += len(settle.data)
-        errors += settle.outcome != "complete" and settle.data != b""
-        if count and (size > MAX_SETTLE_BYTES or errors > MAX_ERRORS):
+        if settle.outcome != "complete" and settle.data:
+            errors += 1
+            error_size += len(settle.data)
+        too_many = errors > MAX_ERRORS or error_size > MAX_ERROR_BYTES
+        if count and (too_many or size > MAX_SETTLE_BYTES):
             break
         count += 1
     return count

@@ -185,7 +185,11 @@ def identify(run: RunningJob, served: TaskRegistry) -> tuple[Target, Envelope, b
     """
     check_id(run.claimed.id)
     is_signed = run.queue_state.seal.check("job", run.claimed.id, run.claimed.body)
-    envelope = decode_envelope(run.claimed.body)
+    try:
+        envelope = decode_envelope(run.claimed.body)
+    except BideError:
+        run.is_unreadable = True
+        raise
     head = envelope.body
     run.learn(head)
     run.codec = head.codec

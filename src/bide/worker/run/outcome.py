@@ -36,6 +36,9 @@ _BETWEEN: Final = ("asyncio", "concurrent", "contextlib", "threading", "uvloop")
 """Packages through which bide calls itself and the application. They may contain tasks too. So
 their frames are dropped only if a frame of bide or of the application follows."""
 
+_OF_THE_JOB: Final = (PayloadError, TaskNotFound)
+"""Errors that bide raises before or after the call of a task, if its job is at fault."""
+
 _TASKS: Final = "bide.cli.demo"
 """The package of bide that contains tasks: it counts as an application."""
 
@@ -43,7 +46,8 @@ _TASKS: Final = "bide.cli.demo"
 def begin_in_application(error: BaseException) -> None:
     """Drop the frames of bide at the start of the tracebacks of an error and its causes.
 
-    A traceback without other frames stays as it is: it shows a defect of bide.
+    A traceback without other frames stays as it is: it shows a defect of bide. But an error in
+    `_OF_THE_JOB` keeps none of them: its sentence says what is wrong with the job.
     """
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]
@@ -53,9 +57,9 @@ def begin_in_application(error: BaseException) -> None:
             continue
         seen.add(id(one))
         trace = from_application(one.__traceback__)
-        if trace is not None:  # an exception may forbid assignment
+        if trace is not None or isinstance(one, _OF_THE_JOB):  # an exception may forbid assignment
             BaseException.with_traceback(one, trace)
-        chain += (one.__cause__, one.__context__)
+        chain += (one.__cause__, None if one.__suppress_context__ else one.__context__)
 
 
 def from_application(trace: TracebackType | None) -> TracebackType | None:
@@ -152,6 +156,7 @@ def completed(run: RunningJob, result: object) -> RunOutcome:
     except PayloadError as error:
         if _floods.may_log(run.task_name):
             log.error("%s (job %s) failed: %s", run.task_name, short_id(run.claimed.id), error)
+        begin_in_application(error)
         return failed(run, error)
     ended = Ended("complete", data=data, keep=kept(run))
     return RunOutcome(ended, run.policy.on_success, result)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -76,6 +76,8 @@ class RunningJob(msgspec.Struct, eq=False):
     job: CurrentJob | None = None
     body: Body | None = None
     """The body with its arguments; None until it has been read."""
+    is_unreadable: bool = False
+    """The body cannot be decoded."""
     decided: Ended | None = None
     """The outcome. It is final, even if the callback that runs now fails."""
     ended: bool = False
@@ -157,11 +159,9 @@ class RunningJob(msgspec.Struct, eq=False):
             parents,
         )
 
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Add the fields of this job to each record that is logged inside the context."""
-        with within(self.job or self.as_job()):
-            yield
+    def named(self) -> AbstractContextManager[None]:
+        """Return a context that adds the fields of this job to each record logged inside it."""
+        return within(self.job or self.as_job())
 
     def snapshot(self) -> RunningTask:
         """Return the entry for this job in the worker's report."""
@@ -190,7 +190,7 @@ def log_end(run: RunningJob, outcome: Outcome) -> None:
 
 def task_of(run: RunningJob) -> str:
     """Return the task of a job, and read it from the body if necessary; `?` if unreadable."""
-    if run.task_name == "?":
+    if run.task_name == "?" and not run.is_unreadable:
         with suppress(BideError):
             run.learn(decode_envelope(run.claimed.body).body)
     return run.task_name
