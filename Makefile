@@ -78,7 +78,6 @@ format: $(VENV)/has-dev  ## Format the code, fix what ruff can fix, and generate
 
 docs: $(VENV)/has-dev  ## Generate pages, and build the site in build/docs
 	$(PY) docs/make_keys.py > docs/keys.md
-	$(PY) docs/make_features.py
 	$(PY) docs/make_comparison.py
 	$(PY) docs/make_sizing.py
 	$(PY) docs/make_reference.py

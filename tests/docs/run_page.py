@@ -121,20 +121,16 @@ class PageRun:
             self._command(step)
 
     def stop_workers(self) -> None:
-        """Stop what was started, and compare what it said.
-
-        If `...` is the last line that the page shows, a program first prints all that is shown.
-        """
+        """Stop what was started, and compare what it said."""
         while self._staying:
             command, run = self._staying.pop()
-            if command.output and command.output.endswith("\n...\n"):
-                self._wait_for(command.output, run)
             code, printed = run.end(stop=True)
             self._check(command, printed)
             if code != 0:
                 raise AssertionError(f"{self._at(command)}: it exits with {code}:\n{printed}")
 
     def _wait_for(self, shown: str, run: Program) -> None:
+        """Wait until a program that stays has printed what a page shows before its last `...`."""
         with contextlib.suppress(AssertionError):  # the comparison says what is missing
             eventually(lambda: differs(shown, run.printed()) is None, within=DEADLINE)
 
@@ -189,6 +185,8 @@ class PageRun:
         run = Program(words)
         if step.stays:
             self._staying.append((step, run))
+            if step.output and step.output.endswith("\n...\n"):
+                self._wait_for(step.output, run)
             return
         self._code, printed = run.end()
         self._check(step, printed)

@@ -60,13 +60,11 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         *("at_front", "enqueue_at", "enqueue_in", "Repeat", "enqueued_at"),
         *("CanceledJobRegistry", "DeferredJobRegistry", "delay_gate", "rq.Queue", "redis.Redis"),
         "delay_key",
-        *("sentinel.master_for", "delayed_jobs", "cancel_delayed"),
+        "sentinel.master_for",
     ),
     "docs/coming-from/docket.md": ("Retry(attempts=5)", "Cron", "Perpetual", "docket"),
     "docs/coming-from/dramatiq.md": ("mail.DQ",),
-    "docs/coming-from/index.md": (
-        *("--with-scheduler", "delayed_jobs", "cancel_delayed", "delay_gate"),
-    ),
+    "docs/coming-from/index.md": ("--with-scheduler",),
     "docs/coming-from/redis-lists.md": ("poll_queue",),
     "docs/coming-from/rq.md": ("at_front", "enqueue_in", "enqueue_at"),
     "docs/comparison.md": ("acks_late",),
@@ -95,6 +93,7 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         *("django.tasks", "TestCase", "captureOnCommitCallbacks", "monkeypatch.setenv"),
         *("django_capture_on_commit_callbacks", "pytest.mark"),
     ),
+    "docs/tests.md": ("delayed_jobs", "cancel_delayed", "delay_gate"),
     "docs/troubleshooting.md": (
         *("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "requests.get", "CancelledError"),
     ),
@@ -123,7 +122,7 @@ TRUE: Final[dict[str, str]] = {
 def _passages(page: str) -> list[Passage]:
     """The sentences and cells that speak of bide."""
     text = (ROOT / page).read_text("utf-8")
-    found = passages(text, compares=page.startswith("docs/coming-from/"))
+    found = passages(text, compares=page.startswith(("docs/coming-from/", "docs/tests.md")))
     return [passage for passage in found if passage.title != "test"]
 
 
