@@ -120,7 +120,8 @@ class Connections:
                 if os.getpid() != self._pid or connection not in busy:
                     raise redis.ConnectionError("the connection broke, or is the parent's")
             elif len(packed) <= SHORT and len(busy) == 1:
-                self._spin_wait(connection._sock)
+                opened: Any = connection._sock
+                self._spin_wait(opened)
             replies: list[Any] = []
             for _ in calls:
                 try:

@@ -8,6 +8,7 @@
 local ids = {}
 for i = rest, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 if #ids == 0 then return redis.error_reply('BADARG extend rest') end
+if not latency.valid(late) then return redis.error_reply('BADARG extend late') end
 
 local lease_score = string.format('%.0f', now + lease_us) -- once, as `due_time.us` says
 local lines = redis.call('HMGET', run, unpack(ids))

@@ -42,6 +42,7 @@ for i = rest, #ARGV, 5 do
   ids[n] = ARGV[i]
 end
 if n == 0 then return redis.error_reply('BADARG settle rest') end
+if not latency.valid(late) then return redis.error_reply('BADARG settle late') end
 
 local now_score = string.format('%.0f', now) -- once, as `due_time.us` says
 local lines = redis.call('HMGET', run, unpack(ids))

@@ -58,6 +58,8 @@ function latency.write(kind, counted)
   for bucket, count in pairs(counted) do redis.pcall('HINCRBY', minutes, kind .. bucket, count) end
 end
 
+function latency.valid(late) return late == '' or string.find(late, '^[%d= ]+$') ~= nil end
+
 -- What a worker reports: words `bucket=count` of how late jobs have started.
 function latency.report(late)
   local counted = {}
