@@ -32,7 +32,8 @@ from bide.protocol.keys import keys_of
 from bide.protocol.scripts import load
 
 _SETTLE = load("settle").sha
-_OURS = ((_SETTLE,), (load("claim").sha,))
+_TIME = load("server_time").sha
+_OURS = ((_SETTLE,), (_TIME,), (load("claim").sha,))
 _MANY = 500
 
 
@@ -56,15 +57,19 @@ def work(url: str, jobs: str, concurrency: str) -> None:
         for call in trip.calls:
             if call[1] == _SETTLE:
                 settled = call[3 + call[2] :]
+                settled = settled[: len(settled) // 5 * 5]  # how late jobs were may stand behind
                 # What waited too long for a slot is released, and claimed again.
                 released = [i for i in range(0, len(settled), 5) if settled[i + 2] == "release"]
                 ids.extend(settled[i] for i in released)
                 replies.append([b"ok", 0, *[b"ok"] * (len(settled) // 5)])
+            elif call[1] == _TIME:
+                replies.append([b"ok", time.time_ns() // 1000])
             else:
-                count = call[-5]
+                count = call[-7]
                 taken = ids[:count]
                 del ids[:count]
                 replies.append(_claimed(taken, body, more=bool(ids)))
+        self.answered = time.monotonic()
         return replies
 
     aio.AsyncClient._visit = answered  # type: ignore[method-assign, assignment]

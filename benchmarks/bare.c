@@ -163,7 +163,7 @@ static void enqueue(long count, long per_call, long calls, const char *body, cha
     }
 }
 
-enum { HEAD = 10 }; /* items of a claim's reply before its jobs */
+enum { HEAD = 11 }; /* items of a claim's reply before its jobs */
 
 static void drain(long count, long per_call, char **claim, char **settle) {
     char (*ids)[129] = calloc((size_t)per_call, sizeof *ids);
@@ -178,7 +178,7 @@ static void drain(long count, long per_call, char **claim, char **settle) {
             add_text("");
             add_text("");
         }
-        add_call(claim, 7);
+        add_call(claim, 9);
         add_text("bare");
         add_number("%lld", ++seq);
         add_number("%lld", per_call);
@@ -186,6 +186,8 @@ static void drain(long count, long per_call, char **claim, char **settle) {
         add_text("0");
         add_text("2");
         add_text("");
+        add_text("0");
+        add_text("0");
         send_all();
         if (held) skip_array();
         held = (read_item('*', NULL, 0) - HEAD) / 5;

@@ -17,7 +17,7 @@ from bide.embedded import Server
 @pytest.fixture(autouse=True)
 def _clients_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """All their methods, whichever a benchmark replaces: later tests of this process use them."""
-    for client in (aio.AsyncClient, blocking.Client):
+    for client in (aio.AsyncClient, blocking.Client, blocking.Connections):
         for name, method in [*vars(client).items()]:
             if inspect.isfunction(method):
                 monkeypatch.setattr(client, name, method)
