@@ -33,7 +33,9 @@ def made(page: str, told: dict[str, Any]) -> str:
     def fill(found: re.Match[str]) -> str:
         title = found["title"]
         if title == "the machine":
-            table = _machine(told)
+            table = _machine(told["environment"], told["quick"])
+        elif title.startswith("the machine of "):
+            table = _machine(*told["environments"][title.removeprefix("the machine of ")])
         elif title == "the libraries":
             table = _libraries(told["peers"])
         elif title == "what was to be reached":
@@ -84,9 +86,8 @@ def _libraries(peers: Sequence[dict[str, Any]]) -> str:
     return _markdown(head, rows, left=4)
 
 
-def _machine(told: dict[str, Any]) -> str:
-    about = told["environment"]
-    quick = " with `--quick`" if told["quick"] else ""
+def _machine(about: dict[str, Any], is_quick: bool) -> str:
+    quick = " with `--quick`" if is_quick else ""
     return (
         f"{about['server']} by {about['transport']} socket, {about['python']}, "
         f"{about['cpus']} processors, {about['platform']}, load {about['load']} before the run,\n"

@@ -32,6 +32,7 @@ COLOURS = {
     "SAQ": "#be185d",
     "taskiq": "#334155",
     "streaq": "#94a3b8",
+    "Docket": "#ea580c",
 }
 GREY = "#94a3b8"
 
@@ -61,14 +62,24 @@ def main() -> None:
     """Draw all, and make the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
     parser.add_argument(
-        "files", type=Path, nargs="+", help="what `python -m benchmarks --json` wrote, peers first"
+        "files",
+        type=Path,
+        nargs="+",
+        help="what `python -m benchmarks --json` wrote; later files replace parts of earlier ones",
     )
     options = parser.parse_args()
     told, *others = (json.loads(file.read_text("utf-8")) for file in options.files)
     for other in others:
+        measured = {aim["what"].split(",")[0] for aim in other["aims"]}
+        told["aims"] = [aim for aim in told["aims"] if aim["what"].split(",")[0] not in measured]
+        told["aims"] += other["aims"]
         for part in ("results", "notes", "points"):
             told[part] |= other[part]
-        told["aims"] += other["aims"]
+        peers = {peer["name"]: peer for peer in (*told["peers"], *other.get("peers", ()))}
+        told["peers"] = list(peers.values())
+        told.setdefault("environments", {}).update(
+            dict.fromkeys(other["results"], (other["environment"], other["quick"]))
+        )
     matplotlib.rcParams |= {
         "svg.fonttype": "none",
         "svg.hashsalt": "bide",
