@@ -87,7 +87,7 @@ def _libraries(peers: Sequence[dict[str, Any]]) -> str:
 
 
 def _machine(about: dict[str, Any], is_quick: bool) -> str:
-    quick = " with `--quick`" if is_quick else ""
+    quick = ", a short run" if is_quick else ""
     return (
         f"{about['server']} by {about['transport']} socket, {about['python']}, "
         f"{about['cpus']} processors, {about['platform']}, load {about['load']} before the run,\n"

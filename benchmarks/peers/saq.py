@@ -15,8 +15,8 @@ ABOUT = {
     "name": "SAQ",
     "best": "SAQ, 100",
     "package": "saq",
-    "acks": "when a job has ended; a job whose worker dies is looked for by a sweep once its "
-    "time-out (10 s) has passed, and runs again only if it has retries",
+    "acks": "when a job has ended; after its time-out (10 s) a sweep finds a job whose worker "
+    "died, and runs it again only if it has retries",
     "delays": "a sorted set, which a worker looks at every second",
     "by_id": True,
 }

@@ -19,8 +19,8 @@ ABOUT = {
     "name": "taskiq",
     "best": "taskiq, scheduler",
     "package": "taskiq",
-    "acks": "never, with the broker of lists: what is taken off the list is gone, and lost with "
-    "its worker",
+    "acks": "never, with the broker of lists: a job that a worker takes off the list is lost "
+    "with the worker",
     "delays": "a list for each minute, which a scheduler, a process of its own, looks at every "
     "second",
     "by_id": True,
