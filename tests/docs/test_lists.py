@@ -74,7 +74,7 @@ def test_the_fields_of_a_body_are_listed() -> None:
 
 def test_every_public_error_has_its_cause_and_its_repair() -> None:
     rows = [row for row in _rows("troubleshooting.md", "error | cause") if all(row)]
-    rows += _rows("troubleshooting.md", "error | what it says")
+    rows += _rows("troubleshooting.md", "error | effect")
     public = (name for name in bide.__all__ if isinstance(getattr(bide, name), type))
     errors = {name for name in public if issubclass(getattr(bide, name), BaseException)}
     assert {row[0].strip("`") for row in rows} == errors

@@ -369,7 +369,7 @@ def test_no_call_takes_more_than_the_script_can_name(q: Probe, verb: str) -> Non
         q.push(*(new_id() for _ in range(enqueue_commands.CHUNK)))
     args: tuple[Any, ...] = ("c1", 1, 9_000, 0)
     if verb == "claim":
-        args = ("c1", 1, 9_000, 10 * SECOND, 0, 0, "")
+        args = ("c1", 1, 9_000, 10 * SECOND, 0, 0, "", 0, 0)
     q.reply(command(verb, q.keys, args, list))
     assert len(q.holding().due) == 10_000 - 250
 

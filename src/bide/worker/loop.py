@@ -316,7 +316,8 @@ class WorkerLoop:
             claim_for = share if share or self._asks(queue_state, now, free) else None
             if settles or claim_for is not None or queue_state.notes.waiting:
                 notes = queue_state.take_notes()
-                ahead = min(share, slots)
+                # After an error a round trip carries no more than it must, so that it succeeds.
+                ahead = 0 if queue_state.failures else min(share, slots)
                 slots -= ahead
                 parts.append(_QueueCalls(place, queue_state, notes, settles, claim_for, ahead))
         return parts
