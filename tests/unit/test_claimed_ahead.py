@@ -110,6 +110,17 @@ async def test_a_blocked_event_loop_starts_none_early(scene: Scene) -> None:
     assert started["a"] >= arrived + 0.02
 
 
+async def test_a_newer_reply_starts_a_job_that_came_late(scene: Scene) -> None:
+    """Its own reply was long on its way, and so lets it wait for longer than it must."""
+    scene.accept(("a", 5))
+    claimed = Claimed("b", encode_body(Body(task_name(note), ["b"])), 1, 1, 0, 5, 5)
+    late_us = NOW_US + 6_000_000
+    newer = Claim(late_us, 0, 0, False, False, False, [claimed])
+    scene.executor.submit(scene.queue_state, newer, time.monotonic(), time.monotonic())
+    assert await scene.settled(2) == {"a": "complete", "b": "complete"}
+    assert started["a"] <= started["b"]
+
+
 async def test_its_lateness_counts_from_when_it_was_due(scene: Scene) -> None:
     scene.accept(("a", 0.01))
     await scene.settled(1)

@@ -157,6 +157,7 @@ class Executor(ABC):
         if not self._held:
             self._moved_at = time.monotonic()
         read_us = reply.read_us or reply.now_us
+        self._tighten(queue_state, read_us, arrived)
         for claimed in reply.jobs:
             number = next(self._numbers)
             wait = max(0, claimed.due_us - read_us) / 1e6
@@ -180,8 +181,33 @@ class Executor(ABC):
             self._unconfirmed[claimed.id, claimed.token] = run
             queue_state.settles.append(UNBEGUN.settle(claimed))
 
+    def _tighten(self, queue_state: QueueState, read_us: int, arrived: float) -> None:
+        """Start jobs of the queue sooner if a newer reply shows that they are due sooner.
+
+        A reply that came late lets its jobs wait for longer than they have to. A job that is due
+        later and came with a faster reply would otherwise start before them.
+        """
+        if self._ahead:
+            self._ahead = [
+                (min(at, arrived + (run.claimed.due_us - read_us) / 1e6), number, run)
+                if run.queue_state is queue_state
+                else (at, number, run)
+                for at, number, run in self._ahead
+            ]
+            heapq.heapify(self._ahead)
+            self._move_due()
+
     def _start_due(self) -> None:
         """Start the jobs that were claimed ahead and are due now."""
+        self._move_due()
+        if self._ahead:
+            self._alarm.set(self._ahead[0][0] - SPIN)
+        self._start_waiting(at_once=True)
+        if self._waiting and len(self) > self.capacity + len(self._ahead):
+            self._release_waiting()  # jobs that came meanwhile have taken their slots
+
+    def _move_due(self) -> None:
+        """Let the jobs that were claimed ahead and are due now wait for a slot."""
         while self._ahead and self._ahead[0][0] - SPIN <= (now := time.monotonic()):
             while now < self._ahead[0][0]:
                 now = time.monotonic()
@@ -194,11 +220,6 @@ class Executor(ABC):
             run.number = next(self._numbers)
             self._held[run.number] = run
             self._waiting.append(run)
-        if self._ahead:
-            self._alarm.set(self._ahead[0][0] - SPIN)
-        self._start_waiting(at_once=True)
-        if self._waiting and len(self) > self.capacity + len(self._ahead):
-            self._release_waiting()  # jobs that came meanwhile have taken their slots
 
     def recall(self, channel: str, id: str) -> None:
         """Release a job of the queue of this channel, or all of them, unless it is due already."""
