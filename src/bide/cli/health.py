@@ -320,7 +320,7 @@ def answering(site: Site, queues: Sequence[str]) -> Metrics:
 
 
 def queue_metrics(site: Site, queues: Sequence[str]) -> str:
-    """What the server says of these queues, or of all; text for Prometheus."""
+    """Return the server's figures of these queues, or of all, as text for Prometheus."""
     names = site.known(queues)
     counts = site.counts(names)
     due = site.each(names, lambda keys: count_due(keys, WITHIN))

@@ -154,7 +154,7 @@ class ClientState(NamedTuple):
 
 
 class ClientCore:
-    """What blocking and awaited clients share: their settings, and whether the server answers."""
+    """The common part of both clients: their settings, and whether the server answers."""
 
     def __init__(self, url: str | None, retry_for: float, reply_timeout: float, clock: str) -> None:
         """Set up; nothing is sent before the first command.

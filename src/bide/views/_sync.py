@@ -150,7 +150,7 @@ class Site:
     def next_due(
         self, queues: Sequence[str], ids: Iterable[tuple[int, str, str]]
     ) -> list[FoundJob]:
-        """Of moments, ids and queues, the jobs that are there, in the order of the moments."""
+        """Return the jobs that exist, of moments, ids and queues, in the order of the moments."""
         found = [
             FoundJob(name, snapshot)
             for name in queues
@@ -194,7 +194,7 @@ class Scan:
     look: int = LOOK
     """How many jobs to look at, at most."""
     after: str = ""
-    """Where an earlier scan has stopped; empty to begin. Otherwise `UsageError` is raised."""
+    """The position of an earlier scan; empty to begin. Otherwise `UsageError` is raised."""
     page: int = 0
     """Jobs read per round trip; 0 for `_READ`."""
     tick: Callable[[int], None] | None = None
@@ -206,7 +206,7 @@ class Scan:
     states: dict[str, int] = field(default_factory=dict)
     """How many jobs of the queues are in each state."""
     next: Place | None = None
-    """Where to continue; None where all has been looked at."""
+    """The position to continue from; None at the end."""
     _behind: tuple[str, ...] = ()
 
     def run(self, most: int) -> list[FoundJob]:

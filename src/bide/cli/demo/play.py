@@ -108,7 +108,7 @@ class Workers:
         """Set up; the workers log to files in that directory."""
         self._logs = logs
         self.pids: list[int] = []
-        """Of all, also of one that was killed."""
+        """The process ids of all workers, also of a killed one."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         """Those that should run."""
 

@@ -44,7 +44,7 @@ SCHEDULES: Final = ("schedule", "schedules", "scheduled")
 """What there is of schedules, in the order in which it is looked at."""
 
 TYPES: Final = "types"
-"""Of a queue with keys of other types nothing else can be looked at before these are repaired."""
+"""If keys of a queue have other types, these must be repaired before anything else is read."""
 
 TYPE: Final = "type"
 """The kind of a finding that is about a key of another type than it should have."""
@@ -83,14 +83,14 @@ class Finding(NamedTuple):
     """Of the job, worker, key or field that it is about; empty where there is but one."""
     says: str
     fix: str
-    """What repairs it; empty where only a person can decide."""
+    """The repair; empty if only a person can decide."""
 
 
 class Step(NamedTuple):
     """What one step found."""
 
     cursor: str
-    """Where to continue; `BEGIN` at the end."""
+    """The position to continue from; `BEGIN` at the end."""
     findings: list[Finding]
 
 

@@ -321,7 +321,7 @@ class Page(NamedTuple):
     """Some of a queue's groups."""
 
     cursor: str
-    """Where to continue; `BEGIN` at the end."""
+    """The position to continue from; `BEGIN` at the end."""
     groups: list[GroupCounts]
     now_us: int
     turns: dict[str, int]
