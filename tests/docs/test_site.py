@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 @pytest.mark.slow
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),
-    reason="what builds the site is not installed: pip install 'bide[docs]'",
+    reason="what builds the site is not installed: pip install --group docs",
 )
 def test_the_site_builds_without_a_warning_and_asks_nobody_else(tmp_path: Path) -> None:
     done = subprocess.run(
