@@ -47,7 +47,7 @@ def test_whole_messages_are_taken_and_the_rest_is_kept() -> None:
 
 def raw(url: str) -> redis.Redis:
     """A client that repeats nothing."""
-    return redis.Redis.from_url(url, **options(url, Retry, 5))
+    return redis.Redis.from_url(**options(url, Retry, 5))
 
 
 def test_a_lost_reply_leaves_those_before_it_and_its_effect(

@@ -89,7 +89,7 @@ HEARD = 0.3
 
 def raw(url: str) -> redis.Redis:
     """A client that repeats nothing."""
-    return redis.Redis.from_url(url, **options(url, Retry, PATIENCE))
+    return redis.Redis.from_url(**options(url, Retry, PATIENCE))
 
 
 def connected(client: redis.Redis) -> Any:

@@ -46,6 +46,7 @@ RECEIVERS: Final[dict[str, tuple[Any, ...]]] = {
 OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/cli.md": (
         *("NO_COLOR", "mail=6,low=1", "exc=", "stack=", "ssl_ca_certs", "ssl_certfile"),
+        "credentials=MODULE:NAME",
         *("ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers"),
         *("delay_key", "django.tasks"),
     ),
@@ -80,6 +81,9 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/production.md": ("bide supervisor orders", "WatchdogSec", "TimeoutStopSec"),
     "docs/howto/producers.md": ("client.sendCommand", "client.Do", "enqueue.go"),
     "docs/howto/retry.md": ("my_function",),
+    "docs/howto/servers.md": (
+        *("credentials=MODULE:NAME", "redis.CredentialProvider", "get_credentials"),
+    ),
     "docs/howto/timeouts.md": ("requests.get",),
     "docs/howto/sizing.md": ("used_memory", "vm.overcommit_memory", "jobs_per_s", "cpu_seconds"),
     "docs/howto/tracing.md": (

@@ -51,6 +51,19 @@ def test_urls_that_are_taken_as_they_are(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("valkey://user:pw@host:6379/0", "redis://user:pw@host:6379/0"),
+        ("valkeys://host?ssl_ca_certs=/etc/ca.pem", "rediss://host?ssl_ca_certs=/etc/ca.pem"),
+        ("valkey+cluster://a:7000,b:7001", "redis+cluster://a:7000,b:7001"),
+        ("valkeys+sentinel://a,b/shop/0", "rediss+sentinel://a,b/shop/0"),
+    ],
+)
+def test_schemes_of_valkey_mean_those_of_redis(url: str, same: str) -> None:
+    assert resolve_url(url) == same
+
+
+@pytest.mark.parametrize(
     ("url", "reason"),
     [
         ("localhost:6379", "not a URL that bide takes"),
@@ -69,6 +82,8 @@ def test_urls_that_are_taken_as_they_are(url: str) -> None:
         ("unix+cluster:///v.sock", "not a URL that bide takes"),
         ("http+cluster://host", "not a URL that bide takes"),
         ("redis://host?ssl_ca_certs=x", "is for TLS"),
+        ("valkey://host?ssl_ca_certs=x", "is for TLS"),
+        ("valkeyss://host", "not a URL that bide takes"),
     ],
 )
 def test_urls_that_are_not_with_the_form_that_is(url: str, reason: str) -> None:
@@ -82,6 +97,18 @@ def test_urls_that_are_not_with_the_form_that_is(url: str, reason: str) -> None:
 def test_options_that_would_undo_ours_are_not_taken_from_a_url(url: str) -> None:
     with pytest.raises(UsageError, match=r"bide does not take from a URL; it takes db, username"):
         resolve_url(url)
+
+
+@pytest.mark.parametrize("name", ["", "token", "shop.auth:", ":token", "shop/auth:token", "a:b:c"])
+def test_credentials_must_name_a_function(name: str) -> None:
+    with pytest.raises(UsageError, match="must name a function; write credentials=MODULE:FUNCTION"):
+        resolve_url(f"redis://host?credentials={name}")
+
+
+@pytest.mark.parametrize("url", ["redis://u:pw@host?", "redis://host?password=pw&"])
+def test_a_password_and_a_function_for_it_are_one_too_many(url: str) -> None:
+    with pytest.raises(UsageError, match="has a password and credentials="):
+        resolve_url(f"{url}credentials=shop.auth:token")
 
 
 @pytest.mark.parametrize("url", ["redis://host?db=x", "unix:///v.sock?db=", "redis://host?db=-1"])
@@ -218,7 +245,7 @@ def test_the_library_takes_every_option_that_bide_takes(kind: type[Any]) -> None
         "rediss://u:p@host:1/2?ssl_ca_certs=a&ssl_certfile=b&ssl_keyfile=c&ssl_cert_reqs=optional"
         "&ssl_check_hostname=false&ssl_ciphers=d"
     )
-    pool = kind.from_url(url, **options(resolve_url(url), Retry, 5.0)).connection_pool
+    pool = kind.from_url(**options(resolve_url(url), Retry, 5.0)).connection_pool
     connection = pool.connection_class(**pool.connection_kwargs)
     assert connection.check_hostname is False
     assert connection.keyfile == "c"

@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import reduce, wraps
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from bide.client.config import LOG_FORMATS, settings
+from bide.client.config import LOG_FORMATS, settings, url_or_prefix
 from bide.errors import UsageError
 from bide.model.ids import check_name
 from bide.views._sync import Site
@@ -48,11 +49,20 @@ def _inherit(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
+def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The URL given here or above; a function that it names may be in the working directory."""
+    value = _inherit(ctx, param, value)
+    with suppress(UsageError):  # the command itself reports it, if it needs the URL
+        if "credentials=" in (url_or_prefix("url", value)[0] or ""):
+            import_from_here()
+    return value
+
+
 url_option = option(
     "-u --url",
     "URL",
     "URL of the server; otherwise $BIDE_URL, [tool.bide], redis://127.0.0.1:6379/0.",
-    callback=_inherit,
+    callback=_url,
 )
 """`--url`; also given before the command's name, where the nearer one wins."""
 

@@ -136,7 +136,7 @@ def _cluster(client: redis.Redis) -> dict[str, str]:
 
 def _is_there(sentinel: str) -> bool:
     try:
-        with redis.Redis.from_url(sentinel, **options(sentinel, Retry, 1.0)) as client:
+        with redis.Redis.from_url(**options(sentinel, Retry, 1.0)) as client:
             return bool(client.ping())
     except (lib.RedisError, OSError):
         return False

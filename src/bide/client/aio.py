@@ -41,7 +41,7 @@ from bide.client.url import (
     check_master,
     options,
 )
-from bide.errors import BideError
+from bide.errors import BideError, UsageError
 from bide.protocol.command import Command
 from bide.protocol.scripts import SERVER_CLOCK, load
 
@@ -215,7 +215,7 @@ class AsyncClient(ClientCore):
             settings = options(node, Retry, None)
             if self._routes.must_be_master(node):
                 settings["redis_connect_func"] = _connect_to_master
-            pool = redis.asyncio.ConnectionPool.from_url(node, **settings)
+            pool = redis.asyncio.ConnectionPool.from_url(**settings)
             made = self._makers.setdefault(node, pool.make_connection)
         return made
 
@@ -288,8 +288,8 @@ class AsyncClient(ClientCore):
             )
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
-            if isinstance(error.__cause__, lib.AuthenticationError):  # the library wraps that
-                return error.__cause__
+            if isinstance(error.__cause__, lib.AuthenticationError | UsageError):
+                return error.__cause__  # the library wraps it
             is_closed = is_new and isinstance(error, redis.ConnectionError)
             return (is_closed and await _why(self._maker(request.node)())) or error
         except RuntimeError as error:  # uvloop's, where the other side has closed the connection

@@ -300,7 +300,7 @@ class Client(ClientCore):
             settings = options(node, Retry, self._reply_timeout)
             if self._routes.must_be_master(node):
                 settings["redis_connect_func"] = _connect_to_master
-            made = redis.Redis.from_url(node, **settings)
+            made = redis.Redis.from_url(**settings)
             found = self._nodes.setdefault(node, made)
         return found
 

@@ -7,20 +7,24 @@ does, up to ten times. Ours (`bide.client.execute`) know the ids that make a rep
     redis+cluster://HOST:PORT,HOST:PORT            some nodes of a Cluster; they name the others
     redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB   Sentinels, and what they call the master
 
+`valkey` means `redis` in each of them, and `valkeys` means `rediss`.
+
 User, password and TLS options are those of every node. A Sentinel has its own in the query,
-`sentinel_username` and `sentinel_password`, or none.
+`sentinel_username` and `sentinel_password`, or none. `credentials=MODULE:FUNCTION` names a function
+that returns the password of each new connection (`bide.client.credentials`).
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis import exceptions as lib
 from redis.backoff import NoBackoff
 
 from bide.client.config import url_or_prefix
+from bide.client.credentials import FORM, Credentials
 from bide.errors import UsageError
 from bide.protocol.keys import PREFIX
 
@@ -151,7 +155,7 @@ LONGEST_RECONNECT_PAUSE: Final = 5.0
 """Seconds before a listener reconnects. The pause doubles with each refusal up to the longest,
 for example if its user has no permission for the channel."""
 
-_QUERY: Final = ("db", "username", "password")
+_QUERY: Final = ("db", "username", "password", "credentials")
 _TLS: Final = (
     "ssl_ca_certs",
     "ssl_certfile",
@@ -165,7 +169,8 @@ _VALUES: Final = {
     "ssl_cert_reqs": ("required", "optional", "none"),
     "ssl_check_hostname": ("true", "false"),
 }
-_SCHEMES: Final = ("redis", "rediss", "unix")
+_SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
+_SCHEMES: Final = ("redis", "rediss", "unix", *_SAME)
 _FORMS: Final = (
     "redis://HOST:PORT/DB, rediss://... for TLS, unix:///PATH?db=0, redis+cluster://HOST:PORT,... "
     "or redis+sentinel://HOST:PORT,.../NAME/DB"
@@ -175,7 +180,7 @@ _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
 # Up to the next known option: a password may hold a & that should be written as %26.
 _QUERY_PASSWORD: Final = re.compile(
     r"([?&](?:sentinel_)?password=).*?"
-    r"(?=&(?:db|(?:sentinel_)?username|(?:sentinel_)?password|ssl_[a-z_]+)=|$)",
+    r"(?=&(?:db|credentials|(?:sentinel_)?username|(?:sentinel_)?password|ssl_[a-z_]+)=|$)",
     re.DOTALL,
 )
 # The end of the password is unknown in this case.
@@ -183,7 +188,10 @@ _PASSWORD_AND_AT: Final = re.compile(r"(://).*[?&](?:sentinel_)?password=.*@.*",
 
 
 def resolve_url(url: str | None) -> str:
-    """Return the URL given, otherwise `$BIDE_URL`, `url` of `[tool.bide]`, or the local default."""
+    """Return the URL given, otherwise `$BIDE_URL`, `url` of `[tool.bide]`, or the local default.
+
+    Its scheme is one that the client library knows.
+    """
     found, origin = url_or_prefix("url", url)
     url = found or DEFAULT_URL
     shown = f"{hide_password(url)!r}{origin if found else ''}"
@@ -209,7 +217,7 @@ def resolve_url(url: str | None) -> str:
     elif parts.path.strip("/") and not parts.path.strip("/").isdigit():
         raise UsageError(f"The database in {shown} is not a number; write redis://HOST:PORT/0.")
     _check_query(parts, shown)
-    return url
+    return _SAME[base] + url[len(base) :] if base in _SAME else url
 
 
 def _check_several(parts: SplitResult, shown: str) -> None:
@@ -235,10 +243,10 @@ def _check_several(parts: SplitResult, shown: str) -> None:
 
 
 def _check_query(parts: SplitResult, shown: str) -> None:
-    several = parts.scheme.partition("+")[2]
+    base, _, several = parts.scheme.partition("+")
     taken = [*_QUERY, *(SENTINELS_OWN if several == "sentinel" else ())]
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in _TLS and not parts.scheme.startswith("rediss"):
+        if name in _TLS and base not in ("rediss", "valkeys"):
             form = f"rediss+{several}" if several else "rediss"
             raise UsageError(f"{shown} sets {name!r}, which is for TLS; write {form}://HOST:PORT.")
         if name not in taken and name not in _TLS:
@@ -259,6 +267,14 @@ def _check_query(parts: SplitResult, shown: str) -> None:
             raise UsageError(
                 f"{name} in {shown} is {value!r}; write one of {', '.join(_VALUES[name])}."
             )
+        if name == "credentials":
+            if not FORM.fullmatch(value):
+                raise UsageError(
+                    f"credentials in {shown} must name a function; write "
+                    "credentials=MODULE:FUNCTION."
+                )
+            if parts.password or "password" in dict(parse_qsl(parts.query)):
+                raise UsageError(f"{shown} has a password and credentials=; leave one out.")
 
 
 def _is_host(name: str | None) -> bool:
@@ -295,6 +311,7 @@ def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str
     `reply_timeout` is None if the caller has a timer.
     """
     common: dict[str, Any] = {
+        "url": url,
         "retry": retry(NoBackoff(), 0),
         "socket_timeout": reply_timeout,
         "decode_responses": False,
@@ -304,9 +321,15 @@ def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str
     if not url.startswith("unix:"):
         connect_timeout = min(CONNECT_TIMEOUT, reply_timeout or CONNECT_TIMEOUT)
         common |= {"socket_connect_timeout": connect_timeout, "socket_keepalive": True}
-    if url.startswith("rediss:") and ("ssl_cert_reqs", "none") not in parse_qsl(
-        urlsplit(url).query
-    ):
+    parts = urlsplit(url)
+    pairs = parse_qsl(parts.query)
+    if url.startswith("rediss:") and ("ssl_cert_reqs", "none") not in pairs:
         # Up to version 5 of the library, any host with a valid certificate was good enough.
         common["ssl_check_hostname"] = True
+    given = dict(pairs)
+    if name := given.pop("credentials", None):
+        user = given.pop("username", None) or unquote(parts.username or "")
+        host = parts.netloc.rpartition("@")[2]
+        common["url"] = f"{parts.scheme}://{host}{parts.path}?{urlencode(given)}"
+        common["credential_provider"] = Credentials(name, user)
     return common

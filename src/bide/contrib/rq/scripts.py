@@ -172,13 +172,13 @@ def client_of(url: str) -> redis.Redis:
     if servers.kind == "cluster":
         raise UsageError(NO_CLUSTER)
     if servers.kind == "one":
-        return redis.Redis.from_url(url, **options(url, Retry, REPLY_TIMEOUT))
+        return redis.Redis.from_url(**options(url, Retry, REPLY_TIMEOUT))
     sentinels: Any = Sentinel([])  # type: ignore[no-untyped-call]
     sentinels.sentinels = [
-        redis.Redis.from_url(one, **options(one, Retry, REPLY_TIMEOUT)) for one in servers.named
+        redis.Redis.from_url(**options(one, Retry, REPLY_TIMEOUT)) for one in servers.named
     ]
     node = servers.url_of("master", 0)  # the Sentinels say where it is
-    pool = redis.ConnectionPool.from_url(node, **options(node, Retry, REPLY_TIMEOUT))
+    pool = redis.ConnectionPool.from_url(**options(node, Retry, REPLY_TIMEOUT))
     settings = {k: v for k, v in pool.connection_kwargs.items() if k not in ("host", "port")}
     is_tls = issubclass(pool.connection_class, redis.SSLConnection)
     client: redis.Redis = sentinels.master_for(servers.master, ssl=is_tls, **settings)
