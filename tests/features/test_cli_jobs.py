@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import DelayQueue, Queue, Unique
+from bide import DelayQueue, Queue, Retry, Unique
 from bide.client import config
 from tests.support.console import at_terminal, bide, error_of, said
 
@@ -220,6 +220,38 @@ def test_what_its_producer_said_of_it_is_shown(home: Path, one_url: str, mail: Q
     ]  # fmt: skip
 
 
+def test_how_a_job_may_run_is_shown(home: Path, one_url: str, mail: Queue) -> None:
+    policy = Retry(3, max_time="2h", never_on="shop.Refused")
+    own = mail.enqueue("shop:greet", retry=policy, timeout="90s", retention="7d", delay=60)
+    plain = mail.enqueue("shop:greet", job_id="order-1", delay=60)
+
+    def facts(id: str) -> dict[str, str]:
+        lines = said(bide(home, "jobs", "show", id, url=one_url)).splitlines()
+        return dict(line.split(maxsplit=1) for line in lines)
+
+    shown = facts(own.id)
+    assert shown["enqueued"].endswith("ago)") or shown["enqueued"].endswith("(now)")
+    assert shown["attempt"] == "0 of 4"
+    text = "3 retries, exponential from 1s to 1h, within 2h, never on shop.Refused"
+    assert shown["retry"] == text
+    assert (shown["time-out"], shown["retention"]) == ("90s", "7d")
+    shown = facts(plain.id)
+    assert shown["enqueued"] == "not known, because its producer chose its id"
+    assert shown["retry"] == "the task's, otherwise none"
+    assert shown["time-out"] == "the task's, otherwise 5m"
+    assert shown["retention"] == "the task's, otherwise the queue's"
+    assert "attempt" not in shown
+    found, other = read(home, one_url, "jobs", "show", own.id, plain.id)
+    assert found["enqueued"] < found["due"]
+    assert (found["max_attempts"], found["timeout"], found["retention"]) == (4, 90, 604_800)
+    assert found["retry_policy"] == {
+        "max": 3, "backoff": "exponential", "base": 1, "cap": 3600, "max_time": 7200, "on": [],
+        "never_on": ["shop.Refused"], "text": text,
+    }  # fmt: skip
+    unknown = ("enqueued", "max_attempts", "retry_policy", "timeout", "retention", "run_time")
+    assert [other[name] for name in unknown] == [None] * 6
+
+
 @pytest.mark.slow
 def test_a_failed_job_shows_its_attempts_log_and_progress(
     home: Path, one_url: str, mail: Queue
@@ -244,8 +276,8 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     (shown,) = read(home, one_url, "jobs", "show", job.id)
     (listed,) = read(home, one_url, "jobs", "ls")
     assert set(listed) == {
-        "id", "queue", "state", "task", "description", "priority", "due", "started", "finished",
-        "attempt",
+        "id", "queue", "state", "task", "description", "priority", "enqueued", "due", "started",
+        "finished", "run_time", "attempt",
         "worker", "lateness", "cancelling", "error",
     }  # fmt: skip
     assert set(shown) == {*listed} | {
@@ -253,7 +285,7 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
         "cancelled_by", "args", "kwargs", "meta", "schedule", "schedule_time", "result",
         "unreadable", "attempts",
         "progress", "logs", "why", "unique", "group", "rescheduled",
-        "signature",
+        "signature", "max_attempts", "retry_policy", "timeout", "retention",
     }  # fmt: skip
     assert shown["args"] == [HOSTILE]
     assert shown["error"]["message"] == HOSTILE

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bide.errors import UsageError
 from bide.model import ids
-from bide.model.ids import ID_LENGTH, LONGEST, check_name, new_id
+from bide.model.ids import ID_LENGTH, LONGEST, check_name, made_us, new_id
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -47,8 +47,28 @@ def made_at(id: str) -> int:
 
 def test_an_id_tells_when_it_was_made() -> None:
     before = time.time_ns() // 1000
-    at = made_at(new_id())
+    id = new_id()
+    at = made_at(id)
+    assert made_us(id) == at
     assert before <= at <= time.time_ns() // 1000 + 30_000_000, "a crowd of ids runs ahead a little"
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "",
+        "order-42",
+        "user-7@example.com",
+        "0" * 20,  # in 1970
+        "z" * 20,  # in 2112
+        "ILOU" * 5,
+        new_id()[1:],
+        new_id() + "0",
+        new_id().upper(),
+    ],
+)
+def test_an_id_of_a_caller_s_own_tells_no_time(id: str) -> None:
+    assert made_us(id) is None
 
 
 @given(st.integers(125, 2 * 10**18))

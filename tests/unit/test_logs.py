@@ -22,6 +22,7 @@ from bide.errors import UsageError
 from bide.logs import JobFilter, JsonFormatter, KeyValueFormatter, TextFormatter, printable
 from bide.model.context import CurrentJob, enter
 from bide.model.job import Claimed
+from bide.model.payload.body import Body
 
 FORGED = "paid\r\n2026-01-01 00:00:00 ERROR forged\x1b[2J\x9b1m\u202egnp.exe\u2028x\x00\ud800"
 KINDS = [TextFormatter(), TextFormatter(colour=True), KeyValueFormatter(), JsonFormatter()]
@@ -32,8 +33,12 @@ pytestmark = pytest.mark.usefixtures("own_logging")
 
 class Deaf:
     unwanted = False
+    max_attempts = 1
 
     def add_note(self, kind: str, text: bytes) -> None: ...
+
+    def arguments(self) -> Body:
+        return Body("shop:greet")
 
 
 def job(id: str = "job-1", attempt: int = 2) -> CurrentJob:

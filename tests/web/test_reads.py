@@ -99,6 +99,20 @@ def test_a_job_with_its_attempts_logs_and_result(page: Page, mail: Queue) -> Non
     assert "charging 7" in shown
 
 
+def test_a_job_with_how_it_may_run_and_how_long_it_ran(page: Page, mail: Queue) -> None:
+    job = mail.enqueue(fine, 1, retry=3, timeout=90)
+    work(mail)
+    found = page.get("/api/job", id=job.id).json
+    assert (found["attempt"], found["max_attempts"], found["timeout"]) == (1, 4, 90)
+    assert found["run_time"] >= 0
+    shown = page.get("/job", id=job.id).text
+    for fact in ("Enqueued", "Run time", "1 of 4", "3 retries, exponential from 1s to 1h", "90s"):
+        assert fact in shown
+    other = mail.enqueue("elsewhere:fine")
+    shown = page.get("/job", id=other.id).text
+    assert "the task's, otherwise 5m" in shown
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("span", ["hour", "day", "week"])
 def test_how_late_jobs_began(span: str, page: Page, mail: Queue) -> None:

@@ -13,16 +13,25 @@ from bide.model.durations import Duration, at_to_us, delay_to_us, from_us
 from bide.model.history import LOG, PROGRESS, encode_log, encode_progress
 from bide.model.ids import short_id
 from bide.model.job import Claimed
+from bide.model.payload.body import Body
 from bide.model.schedule import time_of
 
 
-class NoteWriter(Protocol):
+class RunSide(Protocol):
     """The worker's side of a running job."""
 
     @property
     def unwanted(self) -> bool:
         """Whether the outcome of this run is not needed any more."""
         ...
+
+    @property
+    def max_attempts(self) -> int:
+        """Maximum number of attempts, by the retry policy."""
+        ...
+
+    def arguments(self) -> Body:
+        """Return the body with its arguments; raise `PayloadError` if they cannot be read."""
 
     def add_note(self, kind: str, text: bytes) -> None:
         """Add a note to the job, with the next round trip."""
@@ -41,7 +50,7 @@ class CurrentJob:
         worker: str,
         task: str,
         claimed: Claimed,
-        voice: NoteWriter,
+        voice: RunSide,
         meta: Mapping[str, Any] | None = None,
         schedule: str | None = None,
         parents: Sequence[str] = (),
@@ -65,9 +74,28 @@ class CurrentJob:
         return f"<CurrentJob {short_id(self.id)} {self.task} attempt {self.attempt}>"
 
     @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, as they are stored: plain values.
+
+        Raises:
+            PayloadError: they cannot be read; only in a hook or a callback.
+        """
+        return tuple(self._voice.arguments().args)
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments, as they are stored: plain values; raises as `args` does."""
+        return dict(self._voice.arguments().kwargs)
+
+    @property
     def attempt(self) -> int:
         """1 for the first run."""
         return self._claimed.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """Maximum number of attempts, by the retry policy; 1 without a policy."""
+        return self._voice.max_attempts
 
     @property
     def token(self) -> int:

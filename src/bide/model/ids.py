@@ -12,6 +12,7 @@ cost 32 to 47 bytes more per job (`docs/decisions/0001-key-layout.md`).
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from typing import Final
@@ -30,6 +31,11 @@ _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 _UNIT_NS: Final = 125
 _RANDOM_LETTERS: Final = 9
 _DRAW_AHEAD: Final = 128
+_IS_MADE: Final = re.compile(f"[{_ALPHABET}]*").fullmatch
+_EARLIEST_US: Final = 1_735_689_600_000_000
+"""The year 2025: before the first release."""
+_DAY_US: Final = 86_400_000_000
+"""How far the clock of another program may be ahead."""
 _LETTERS: Final = (_ALPHABET * 8).encode()
 """A letter for each byte: as many bytes for each, so that all are as likely."""
 
@@ -74,6 +80,21 @@ def new_id() -> str:
 def _draw() -> list[str]:
     text = os.urandom(_DRAW_AHEAD * _RANDOM_LETTERS).translate(_LETTERS).decode()
     return [text[i : i + _RANDOM_LETTERS] for i in range(0, len(text), _RANDOM_LETTERS)]
+
+
+def made_us(id: str) -> int | None:
+    """When `new_id` made an id, by the clock of the program that called it; None for other ids.
+
+    An id of a caller's own may consist of the same letters. It is taken for one of these only if
+    its time is plausible.
+    """
+    if len(id) != ID_LENGTH or not _IS_MADE(id):
+        return None
+    at = 0
+    for letter in id[: ID_LENGTH - _RANDOM_LETTERS]:
+        at = at << 5 | _ALPHABET.index(letter)
+    us = at * _UNIT_NS // 1000
+    return us if _EARLIEST_US <= us <= time.time() * 1e6 + _DAY_US else None
 
 
 def short_id(id: str) -> str:

@@ -193,7 +193,7 @@ SHORTEST_US: Final = 10_000
 MOST_FIRED: Final = 1_000_000_000
 """The highest limit: a schedule of the shortest interval reaches it in four months."""
 
-_MARK: Final = "@"
+SCHEDULE_MARK: Final = "@"
 _DIGITS: Final = re.compile(r"[1-9][0-9]{14,15}")
 _FAR: Final = 9_000_000_000_000_000
 """In the year 2255: scripts take no time beyond it."""
@@ -439,7 +439,7 @@ def _number(text: str) -> int:
 
 def time_of(id: str, schedule: str | None) -> datetime | None:
     """The time of a schedule that a job is for, from its id; None of one that is for none."""
-    name, mark, time = id.rpartition(_MARK)
+    name, mark, time = id.rpartition(SCHEDULE_MARK)
     if schedule is None or name != schedule or not mark or not _DIGITS.fullmatch(time):
         return None
     return from_us(int(time))
@@ -447,7 +447,7 @@ def time_of(id: str, schedule: str | None) -> datetime | None:
 
 def id_of(schedule: str, time: int | str) -> str:
     """The id of the job of a schedule for one of its times, or with an id for one that runs now."""
-    return f"{schedule}{_MARK}{time}"
+    return f"{schedule}{SCHEDULE_MARK}{time}"
 
 
 def check_schedule_name(name: str) -> str:

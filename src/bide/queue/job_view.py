@@ -20,17 +20,19 @@ from bide.logs import plain
 from bide.model.dedup import EnqueueResult
 from bide.model.durations import from_us
 from bide.model.history import Attempt, LogLine, Progress
-from bide.model.ids import short_id
+from bide.model.ids import made_us, short_id
 from bide.model.job import FINISHED, Snapshot, State
 from bide.model.options import Durability
 from bide.model.payload.body import Body, ErrorInfo, is_pickled
 from bide.model.payload.signing import Seal
-from bide.model.schedule import time_of
+from bide.model.retry import Retry
+from bide.model.schedule import SCHEDULE_MARK, time_of
 from bide.protocol.commands.enqueue import Receipt
 from bide.protocol.commands.jobs import ChangeResult
-from bide.tasks.task import signature_of
+from bide.tasks.task import known_policy, signature_of
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class JobView(Generic[R]):
@@ -120,6 +122,15 @@ class JobView(Generic[R]):
         return from_us(self._seen().due_us)
 
     @property
+    def enqueued(self) -> datetime | None:
+        """When the job was enqueued, by the clock of the program that enqueued it.
+
+        The id contains this time. None for a job with an id of your own, and for a job of a
+        schedule, of which `schedule_time` is known.
+        """
+        return enqueued(self.id)
+
+    @property
     def task(self) -> str:
         """The task's name."""
         return self._seen().task
@@ -175,6 +186,42 @@ class JobView(Generic[R]):
     def attempt(self) -> int:
         """Number of attempts that have started and count."""
         return self._seen().attempt
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Maximum number of attempts, by `retry_policy`; None if that is not known here."""
+        policy = self.retry_policy
+        return None if policy is None else policy.max + 1
+
+    @property
+    def retry_policy(self) -> Retry | None:
+        """The retry policy of the job, otherwise of its task.
+
+        None if the job has none of its own and this process does not have the task.
+
+        Raises:
+            PayloadError: the job cannot be read.
+        """
+        return self._option(self._seen().head.retry, "retry")
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a run may take; None and errors as for `retry_policy`."""
+        return self._option(self._seen().head.timeout, "timeout")
+
+    @property
+    def retention(self) -> float | None:
+        """Seconds for which the finished job is kept, if it or its task has that option.
+
+        None if the queue decides, or this process does not have the task. Errors as for
+        `retry_policy`.
+        """
+        return self._option(self._seen().head.keep, "keep")
+
+    def _option(self, own: T | None, name: str) -> T | None:
+        """Return an option of the job; otherwise that of its task, if this process has it."""
+        policy = None if own is not None else known_policy(self.task)
+        return own if policy is None else getattr(policy, name)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -238,6 +285,26 @@ class JobView(Generic[R]):
         """When the job ended; None before that."""
         finished_us = self._seen().finished_us
         return from_us(finished_us) if finished_us else None
+
+    @property
+    def run_time(self) -> float | None:
+        """Seconds that the latest attempt took; of one that runs, until the job was read.
+
+        None before the first attempt, and if the end of the latest attempt is not known: after a
+        snooze, a release, or the death of the whole worker.
+        """
+        seen = self._seen()
+        run = seen.run
+        if run is None or seen.is_item:
+            return None
+        if seen.state == State.ACTIVE:
+            return max(0, seen.now_us - run.started_us) / 1e6
+        if seen.state in FINISHED and run.settled in _ENDED:
+            return max(0, seen.finished_us - run.started_us) / 1e6
+        for attempt in self.attempts[-1:]:
+            if attempt.error is not None and attempt.started == from_us(run.started_us):
+                return (attempt.ended - attempt.started).total_seconds()
+        return None
 
     @property
     def worker(self) -> str | None:
@@ -327,6 +394,19 @@ class JobView(Generic[R]):
                 f"Job {short_id(self.id)} is active; wait for its end before deleting it."
             )
         return word == "ok"
+
+
+_ENDED: Final = ("C", "F", "X")
+"""Outcomes with which a run ended its job (`lua/settle.lua`)."""
+
+
+def enqueued(id: str) -> datetime | None:
+    """Return when a job was enqueued, from its id; None if the id does not say it.
+
+    The id of a job that a schedule ran at once ends with such an id.
+    """
+    us = made_us(id.rpartition(SCHEDULE_MARK)[2])
+    return None if us is None else from_us(us)
 
 
 _LONGEST_CALL: Final = 500

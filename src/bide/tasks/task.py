@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from bide.errors import TaskNotFound, UsageError
@@ -197,6 +198,33 @@ def defaults_of(name: str) -> TaskOptions:
     """Return the options of the task's decorator, if this process has the task."""
     known = _registered.get(name)
     return known.options if known else {}
+
+
+def known_policy(name: str) -> Policy | None:
+    """Return the policy of a task; None if this process does not have the task."""
+    known = _registered.get(name)
+    if known is not None:
+        return policy_of(known.options)
+    return None if loaded_function(name) is None else Policy()
+
+
+def loaded_function(name: str) -> Function | None:
+    """Return the function that a name leads to, if its module is loaded.
+
+    Whatever a payload names, nothing is imported, and no code of a module runs.
+    """
+    module, _, path = name.partition(":")
+    holder: Any = None
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        holder, found = found, vars(found).get(part) if isinstance(found, _HOLDERS) else None
+    if isinstance(found, staticmethod | classmethod):
+        found = found.__get__(None, holder)
+    return found if isinstance(found, FunctionType | MethodType) else None
+
+
+_HOLDERS: Final = (ModuleType, type)
+"""What has functions of its own."""
 
 
 class KnownTask(NamedTuple):

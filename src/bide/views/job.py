@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from bide.errors import PayloadError
 from bide.logs import plain
 from bide.model.dedup import describe_dedup
+from bide.model.durations import describe as describe_duration
 from bide.model.durations import from_us
 from bide.model.history import Attempt
 from bide.model.job import FINISHED, Snapshot, State
 from bide.model.payload.body import ErrorInfo
 from bide.model.payload.signature import Signature
+from bide.model.retry import Retry
 from bide.queue.explain import Reason
 from bide.queue.job_view import JobView, call, written
-from bide.tasks.task import signature_of
+from bide.tasks.registry import module_file
+from bide.tasks.task import loaded_function, signature_of
 from bide.views.params import moment_json, report
 
 REMARK: Final = 200
@@ -106,10 +109,43 @@ def brief(seen: FoundJob) -> dict[str, Any]:
         "id": job.id,
         "queue": seen.queue,
         "state": job.status.value,
-        **report(job, "task", "description", "priority", "due", "started", "finished"),
-        **report(job, "attempt", "worker", "lateness", "cancelling"),
+        **report(job, "task", "description", "priority", "enqueued", "due", "started", "finished"),
+        **report(job, "run_time", "attempt", "worker", "lateness", "cancelling"),
         "error": error and report(error, "type", "message"),
     }
+
+
+def policy_report(policy: Retry | None) -> dict[str, Any] | None:
+    """A retry policy, as JSON has it; `text` is for people."""
+    if policy is None:
+        return None
+    known = msgspec.structs.asdict(policy)
+    if callable(policy.backoff):
+        known["backoff"] = module_file(policy.backoff)
+    return known | {"text": policy_line(policy)}
+
+
+def policy_line(policy: Retry) -> str:
+    """`3 retries, exponential from 1s to 1h`."""
+    if policy.max == 0:
+        return "no retries"
+    backoff, last = policy.backoff, describe_duration(policy.cap)
+    if backoff == "exponential":
+        how = f"exponential from {describe_duration(policy.base)} to {last}"
+    elif backoff == "fixed":
+        how = f"each after {describe_duration(policy.base)}"
+    elif isinstance(backoff, tuple):
+        how = f"after {', '.join(map(describe_duration, backoff))}"
+    else:
+        how = f"delays by {module_file(backoff) if callable(backoff) else backoff}"
+    parts = ["1 retry" if policy.max == 1 else f"{policy.max} retries", how]
+    if policy.max_time is not None:
+        parts.append(f"within {describe_duration(policy.max_time)}")
+    if policy.on:
+        parts.append(f"only on {', '.join(policy.on)}")
+    if policy.never_on:
+        parts.append(f"never on {', '.join(policy.never_on)}")
+    return cut(", ".join(parts), REMARK)
 
 
 def full(seen: FoundJob) -> dict[str, Any]:
@@ -138,7 +174,9 @@ def full(seen: FoundJob) -> dict[str, Any]:
     if snapshot.is_item:
         return known | {"data": read(snapshot.data)}
     payload = ("parents", "args", "kwargs", "meta", "schedule", "result")
-    known |= {name: read(getattr, job, name) for name in payload}
+    options = ("max_attempts", "timeout", "retention")
+    known |= {name: read(getattr, job, name) for name in (*payload, *options)}
+    known["retry_policy"] = read(lambda: policy_report(job.retry_policy))
     name, turn, constraints, progress = job.group, snapshot.turn, snapshot.constraints, job.progress
     unique = {"key": constraints.key, "how": describe_dedup(constraints.dedup or "")}
     return known | {
@@ -178,6 +216,7 @@ _OF_JOBS: Final[dict[str, Any]] = {
     "expires": None,
     "expired": False,
     "cancelled_by": None,
+    "max_attempts": None,
 }
 """What an item of data has nothing of."""
 
@@ -254,8 +293,6 @@ _SHORT: Final = re.compile(r"(?:^|[\W_])(?:pass|auth|jwt|otp)$", re.IGNORECASE)
 """What is a secret's name only where it stands by itself, at the end: `db_pass`, not `compass`."""
 _BETWEEN: Final = re.compile(r"[\W_]+")
 _DEEPEST: Final = 50
-_HOLDERS: Final = (ModuleType, type)
-"""What has functions of its own."""
 
 
 def mask_secrets(task: str, kind: str, value: Any) -> Any:
@@ -287,16 +324,7 @@ def _masked(value: Any, depth: int) -> Any:
 
 
 def _signature(task: str) -> Signature | None:
-    """What a task takes, as far as this process knows.
-
-    Whatever a payload names, nothing is imported, and no code of a module runs.
-    """
-    module, _, path = task.partition(":")
-    holder: Any = None
-    found: Any = sys.modules.get(module)
-    for name in path.split("."):
-        holder, found = found, vars(found).get(name) if isinstance(found, _HOLDERS) else None
-    if isinstance(found, staticmethod | classmethod):
-        found = found.__get__(None, holder)
-    is_known = isinstance(found, FunctionType | MethodType)
-    return signature_of(task, task) or (signature_of(found, task) if is_known else None)
+    """What a task takes, as far as this process knows."""
+    function = loaded_function(task)
+    known = signature_of(task, task)
+    return known or (signature_of(function, task) if function is not None else None)

@@ -46,12 +46,21 @@ from bide.model.history import Attempt
 from bide.model.ids import check_name, short_id
 from bide.model.job import State
 from bide.model.payload.batched import calls_in, is_batch
+from bide.model.payload.body import DEFAULT_TIMEOUT
 from bide.model.payload.signing import Kind, Seal, Verdict
 from bide.protocol.commands.jobs import MAX_PAGE
 from bide.queue.explain import Reason
 from bide.queue.job_view import call, not_found, written
 from bide.views._sync import Scan, Site
-from bide.views.job import FoundJob, brief, error_line, full, given_description, why_report
+from bide.views.job import (
+    FoundJob,
+    brief,
+    error_line,
+    full,
+    given_description,
+    policy_line,
+    why_report,
+)
 from bide.views.params import ORDER, moment_exactly, read_moment, relative
 from bide.views.search import OVERLAP, Filter, anywhere
 
@@ -237,6 +246,7 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
         yield "arguments", _or_why(lambda: _arguments(seen))
     yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
+    yield "enqueued", _enqueued(seen, now)
     yield "due", _at(job.due, now) if job.status != State.BLOCKED else _once_freed(seen)
     yield "cancelled by", short_id(job.cancelled_by or "")
     if job.group is not None:
@@ -251,11 +261,11 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
         late = "" if job.lateness is None else f", {describe(job.lateness)} after it was due"
         yield "taken" if is_item else "started", f"{_at(job.started, now)}{late}"
     if job.finished:
-        took = (
-            f", ran {describe((job.finished - job.started).total_seconds())}" if job.started else ""
-        )
+        took = "" if job.run_time is None else f", ran {describe(job.run_time)}"
         yield "finished", f"{_at(job.finished, now)}{took}"
-    yield "attempt", str(job.attempt or "")
+    elif job.status == State.ACTIVE and job.run_time is not None:
+        yield "run time", f"{describe(job.run_time)} so far"
+    yield from _policy(seen)
     yield "worker", short_id(job.worker or "")
     if job.progress:
         progress = job.progress
@@ -265,6 +275,38 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
     if seen.state == State.COMPLETED:
         yield "result", _or_why(lambda: shortened(written(job.result)))
     yield "meta", _meta(seen)
+
+
+def _enqueued(seen: FoundJob, now: datetime) -> str | Cell:
+    """When it was enqueued, as its id says; or why that is not known."""
+    job = seen.job
+    if job.enqueued is not None:
+        return _at(job.enqueued, now)
+    if _schedule(seen, now):  # which enqueued it, at its time
+        return ""
+    return Cell("not known, because its producer chose its id", "dim")
+
+
+def _policy(seen: FoundJob) -> Iterator[tuple[str, str | Cell]]:
+    """How often, how long and for how long after that it may be run and kept.
+
+    The server has only the job's own options. Those of its task are known where the task is.
+    """
+    job = seen.job
+    try:
+        most, policy, timeout = job.max_attempts, job.retry_policy, job.timeout
+        retention = job.retention
+    except PayloadError:  # of data, or of what cannot be read
+        yield "attempt", str(job.attempt or "")
+        return
+    yield "attempt", f"{job.attempt} of {most}" if most else str(job.attempt or "")
+    yield "retry", policy_line(policy) if policy else _of_task("none")
+    yield "time-out", describe(timeout) if timeout else _of_task(describe(DEFAULT_TIMEOUT))
+    yield "retention", _of_task("the queue's") if retention is None else describe(retention)
+
+
+def _of_task(default: str) -> Cell:
+    return Cell(f"the task's, otherwise {default}", "dim")
 
 
 def _once_freed(seen: FoundJob) -> str:

@@ -153,18 +153,12 @@ def read(run: RunningJob, served: TaskRegistry, *, allow_pickle: bool) -> Target
 
 
 def arguments_of(run: RunningJob) -> tuple[Sequence[Any], Mapping[str, Any]] | tuple[None, None]:
-    """Return the arguments of a job as they were enqueued; None if they cannot be read.
-
-    The body of a job whose process died has not been read here. Pickled arguments are not read
-    then: reading them runs code that may have killed the process.
-    """
-    if run.body is None:
-        try:
-            run.queue_state.seal.check("job", run.claimed.id, run.claimed.body)
-            run.body = open_envelope(decode_envelope(run.claimed.body))
-        except BideError:
-            return None, None
-    return run.body.args, run.body.kwargs
+    """Return the arguments of a job as they were enqueued; None if they cannot be read."""
+    try:
+        body = run.arguments()
+    except BideError:
+        return None, None
+    return body.args, body.kwargs
 
 
 def identify_if_possible(run: RunningJob, served: TaskRegistry) -> None:

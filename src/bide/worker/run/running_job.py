@@ -17,7 +17,7 @@ from bide.logs import Log
 from bide.model.context import CurrentJob, within
 from bide.model.ids import short_id
 from bide.model.job import Claimed
-from bide.model.payload.body import DEFAULT_TIMEOUT, Body, decode_envelope
+from bide.model.payload.body import DEFAULT_TIMEOUT, Body, decode_envelope, open_envelope
 from bide.model.payload.serializers import Codec
 from bide.protocol.commands.queues import RunningTask
 from bide.protocol.commands.worker import Ended, JobNote, Outcome
@@ -135,6 +135,25 @@ class RunningJob(msgspec.Struct, eq=False):
         """Buffer a note for the next round trip; any thread may call."""
         if self.queue_state.notes.add(JobNote(self.claimed.id, self.claimed.token, kind, text)):
             self.send_notes_soon()
+
+    @property
+    def max_attempts(self) -> int:
+        """Maximum number of attempts, by the retry policy."""
+        return self.policy.retry.max + 1
+
+    def arguments(self) -> Body:
+        """Return the body with its arguments.
+
+        If a process died while it ran the job, the body has not been read here. Pickled arguments
+        are not read then: reading them runs code that may have killed the process.
+
+        Raises:
+            BideError: the arguments cannot be read.
+        """
+        if self.body is None:
+            self.queue_state.seal.check("job", self.claimed.id, self.claimed.body)
+            self.body = open_envelope(decode_envelope(self.claimed.body))
+        return self.body
 
     def learn(self, head: Body) -> None:
         """Record the task that the body names."""
