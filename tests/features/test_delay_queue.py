@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from bide import DelayQueue, Queue, State, UsageError
 from bide.protocol.keys import keys_of
 from tests.support import jobs
 from tests.support.cpu_waits import Witness
+from tests.support.delay_queues import open_pile
 from tests.support.eventually import eventually
 
 KEYS = keys_of("orders")
@@ -78,6 +80,65 @@ def test_previous_leaves_what_was_due_only_just_now(pile: Any) -> None:
     pile.push("x")
     assert pile.pop(previous=3600) == []
     assert pile.pop(previous=0) == ["x"]
+
+
+def test_previous_is_the_queues_and_that_of_a_call_wins(
+    portal: Any, kind: str, url: str, raw: redis.Redis
+) -> None:
+    with open_pile(portal, kind, url, previous=3600) as pile:
+        pile.push("x")
+        assert pile.pop() == []
+        with pile.take() as items:
+            assert len(items) == 0
+        with pile.take(previous=0) as items:
+            assert [item.data for item in items] == ["x"]
+        for call in (pile.pop, pile.take, pile.each):
+            with pytest.raises(UsageError, match="previous"):
+                call(previous="soon")
+        assert pile.pop(previous=0) == ["x"]
+    with pytest.raises(UsageError, match="previous"):
+        DelayQueue("orders", url=url, previous="soon")
+
+
+def test_each_with_previous(url: str, raw: redis.Redis) -> None:
+    with contextlib.closing(DelayQueue("orders", url=url, previous=3600)) as pile:
+        pile.push("x")
+        assert [*pile.each(wait=0)] == []
+        for item in pile.each(wait=0, previous=0):
+            with item:
+                assert item.data == "x"
+        assert pile.length() == 0
+
+
+def test_a_wait_with_previous_ends_when_it_was_due_for_so_long(
+    portal: Any, kind: str, url: str, raw: redis.Redis, witness: Witness
+) -> None:
+    other = DelayQueue("orders", url=url)
+    with open_pile(portal, kind, url, previous="300ms") as pile:
+        threading.Timer(0.2, lambda: other.push("x")).start()
+        with pile.take(wait=60) as items:
+            job = other.queue.fetch(items[0].id)
+            assert job.lateness is not None
+            assert job.lateness >= 0.3
+            assert witness.lateness(job) < 1.2, "it looks every two seconds by itself"
+            items.ack()
+    other.close()
+
+
+def test_a_wait_with_previous_takes_no_wake_up_message_from_others(
+    url: str, raw: redis.Redis, witness: Witness
+) -> None:
+    slow, quick = DelayQueue("orders", url=url, previous=3600), DelayQueue("orders", url=url)
+    waiting = threading.Thread(target=lambda: slow.take(wait=60).__enter__())
+    waiting.start()
+    threading.Timer(0.3, lambda: slow.push("x")).start()
+    with quick.take(wait=60) as items:
+        assert witness.lateness(slow.queue.fetch(items[0].id)) < 1.2
+        items.ack()
+    slow.close()  # which ends its wait
+    waiting.join(60)
+    assert not waiting.is_alive()
+    quick.close()
 
 
 def test_what_was_taken_is_forgotten_soon(pile: Any, raw: redis.Redis) -> None:

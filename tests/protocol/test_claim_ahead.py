@@ -243,3 +243,38 @@ def test_a_clock_that_is_set_back_holds_up_no_change(q: Probe) -> None:
     q.move(-3600)
     assert q.reply(_cancel(q))[2] == b"asked"
     assert q.reply(job_commands.pause(q.keys)) == [b"ok"]
+
+
+# -- a negative window: `previous` of a delay queue's consumers
+
+
+def test_a_negative_window_leaves_what_was_due_only_just_now(q: Probe) -> None:
+    (receipt,) = q.add("a")
+    q.move(2)
+    q.add("b")
+    claim = q.claim(ahead=-3, arm=0)
+    assert claim.jobs == []
+    assert claim.deadline_us == receipt.due_us + 3 * SECOND
+    q.move(1)
+    claim = q.claim(ahead=-3, arm=0)
+    assert [job.id for job in claim.jobs] == ["a"]
+    assert claim.deadline_us == q.zset_of("due:5")["b"] + 3 * SECOND
+
+
+def test_a_negative_window_leaves_wake_up_messages_to_others(q: Probe) -> None:
+    q.claim("idle", arm=2)
+    q.claim("other", arm=2)
+    q.raw.delete(q.keys["wake"])
+    q.add("a")
+    assert q.raw.lrange(q.keys["wake"], 0, -1) == [b"-"]
+    assert q.claim("w2", ahead=-3, arm=0).jobs == []
+    assert q.raw.lrange(q.keys["wake"], 0, -1) == [b"-"]
+    assert [job.id for job in q.claim("idle").jobs] == ["a"]
+
+
+def test_a_negative_window_holds_while_others_claim_nothing_ahead(q: Probe) -> None:
+    job = held(q, "soon")
+    q.add("a")
+    q.reply(job_commands.promote(q.keys, ["soon"]))
+    assert q.settle(job, "release") == "ok"
+    assert q.claim("w2", ahead=-3, arm=0).jobs == []

@@ -12,18 +12,15 @@ Instead of a function, the name may mean a `redis.CredentialProvider`.
 from __future__ import annotations
 
 import asyncio
-import re
 from functools import lru_cache
 from importlib import import_module
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 import redis
 from redis import exceptions as lib
 
 from bide.errors import UsageError
-
-FORM: Final = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 class Credentials(redis.CredentialProvider):

@@ -24,7 +24,6 @@ from redis import exceptions as lib
 from redis.backoff import NoBackoff
 
 from bide.client.config import url_or_prefix
-from bide.client.credentials import FORM, Credentials
 from bide.errors import UsageError
 from bide.protocol.keys import PREFIX
 
@@ -165,6 +164,7 @@ _TLS: Final = (
     "ssl_ciphers",
 )
 """The options that all supported versions of the library take."""
+_FUNCTION: Final = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 _VALUES: Final = {
     "ssl_cert_reqs": ("required", "optional", "none"),
     "ssl_check_hostname": ("true", "false"),
@@ -268,7 +268,7 @@ def _check_query(parts: SplitResult, shown: str) -> None:
                 f"{name} in {shown} is {value!r}; write one of {', '.join(_VALUES[name])}."
             )
         if name == "credentials":
-            if not FORM.fullmatch(value):
+            if not _FUNCTION.fullmatch(value):
                 raise UsageError(
                     f"credentials in {shown} must name a function; write "
                     "credentials=MODULE:FUNCTION."
@@ -328,6 +328,8 @@ def options(url: str, retry: type[Any], reply_timeout: float | None) -> dict[str
         common["ssl_check_hostname"] = True
     given = dict(pairs)
     if name := given.pop("credentials", None):
+        from bide.client.credentials import Credentials  # only where a URL names a function
+
         user = given.pop("username", None) or unquote(parts.username or "")
         host = parts.netloc.rpartition("@")[2]
         common["url"] = f"{parts.scheme}://{host}{parts.path}?{urlencode(given)}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -214,6 +215,11 @@ class AsyncDelayQueueSide:
         here = asyncio.get_running_loop()
         if tidying := [task for task in self._tidying if task.get_loop() is here]:
             await asyncio.wait(tidying)
+
+    async def _sleep_until(self, until: float, closes: int) -> bool:
+        """Sleep until then (`time.monotonic()`); return False, as `close` does not end a wait."""
+        await asyncio.sleep(until - time.monotonic())
+        return False
 
     def _listen(self, client: aio.AsyncClient, key: str) -> AsyncWakeListener:
         return client.wake_listener(key)

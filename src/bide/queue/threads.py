@@ -9,6 +9,7 @@ the same answer. If a batch had to be retried nevertheless, the batch behind it 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
@@ -244,6 +245,7 @@ class DelayQueueSide:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._closing = threading.Condition(self._lock)
         self._listeners: list[WakeListener] = []
         """The listeners that are waiting; `close` cuts them off."""
         self._closes = 0
@@ -266,8 +268,16 @@ class DelayQueueSide:
     def _end_waits(self) -> None:
         with self._lock:
             self._closes += 1
+            self._closing.notify_all()
             for listener in self._listeners:
                 listener.cut()
+
+    def _sleep_until(self, until: float, closes: int) -> bool:
+        """Sleep until then (`time.monotonic()`); return whether the queue was closed instead."""
+        with self._closing:
+            while self._closes == closes and (left := until - time.monotonic()) > 0:
+                self._closing.wait(left)
+            return self._closes != closes
 
     def _listen(self, client: blocking.Client, key: str) -> WakeListener:
         listener = client.wake_listener(key)

@@ -18,6 +18,7 @@
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
 -- lost: of each job whose lease has ended: id token tries due worker, and 1 if it failed by that
+-- ahead_us, negative: only what was due so long ago; the deadline is that of the caller then
 -- soon: 1 where the deadline is the due time of a job, which can be claimed ahead
 -- tries: the attempt; of a job that was claimed before, what `run_record.tries` says
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
@@ -49,7 +50,9 @@ if not calm_until then
 end
 local rewound = (tonumber(set[4]) or 0) > now
 local exact_until = tonumber(set[18]) or 0
-if exact_until > now and exact_until <= now + 2 * run_record.AHEAD then ahead_us = 0 end
+if exact_until > now and exact_until <= now + 2 * run_record.AHEAD then
+  ahead_us = math.min(ahead_us, 0)
+end
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
 -- The same claim again: its reply was lost. What it took and still holds, renewed.
@@ -71,6 +74,8 @@ if repeated then
   end
   return reply
 end
+
+local till = now + math.min(ahead_us, 0) -- a job that is due by then is taken
 
 local more, given_up, _, lost = reclaim.some(now >= calm_until and now or calm_from, has_groups)
 if #given_up > 0 then notify_waiters.tell(given_up) end
@@ -257,7 +262,7 @@ else
   group_at = nil
 end
 if suspect_at and not paused then
-  if suspect_at > now then
+  if suspect_at > till then
     if busy == 0 then by(suspect_at) end
   elseif limited and limited.room < 1 then
     overdue = true
@@ -304,14 +309,14 @@ if not paused then
     if turn_at and turn_at <= now then overdue = true end
     by(turn_at)
     local wanted = most - #taken
-    if head[2] and tonumber(head[2]) <= now then
+    if head[2] and tonumber(head[2]) <= till then
       if wanted > 0 then
-        local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', now, 'WITHSCORES',
+        local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', till, 'WITHSCORES',
           'LIMIT', 0, wanted)
         take(level, picked)
         head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
       end
-      if head[2] and tonumber(head[2]) <= now then overdue = true end
+      if head[2] and tonumber(head[2]) <= till then overdue = true end
     end
     heads[level] = tonumber(head[2])
     if overdue then break end
@@ -367,7 +372,7 @@ end
 timekeepers.forget()
 local due_by = timekeepers.due_by(deadline)
 if count > #taken then
-  if not overdue and not more then redis.call('DEL', wake) end
+  if not overdue and not more and till == now then redis.call('DEL', wake) end
   if arm >= 2 or (arm == 1 and #taken == 0) then
     reply[3] = timekeepers.arm(worker, due_by)
   end
@@ -378,6 +383,13 @@ elseif timekeepers.lacks(due_by) then
   wakeup.push(worker)
 end
 reply[4] = deadline or 0
+if till < now then
+  -- Timekeepers, and the message in `wake`, are for callers that take what is due now.
+  for _, at in pairs(heads) do
+    local due_for_long = at + now - till
+    if reply[4] == 0 or due_for_long < reply[4] then reply[4] = due_for_long end
+  end
+end
 if more or more_unserved then reply[5] = 1 elseif held_back then reply[5] = 2 end
 reply[6] = alone
 if deadline and deadline == job_at then reply[11] = 1 end

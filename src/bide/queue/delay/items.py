@@ -16,7 +16,7 @@ from bide.model.options import Durability, check_durability
 from bide.model.payload.body import ErrorInfo, decode_item, encode_item, is_item
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared, when
-from bide.protocol.commands.worker import Outcome
+from bide.protocol.commands.worker import Claim, Outcome
 from bide.protocol.keys import DEFAULT_PRIORITY
 from bide.queue.binding import ServerBinding
 from bide.queue.core import checked_ids
@@ -153,13 +153,32 @@ class TakeOptions(NamedTuple):
     lease_us: int
     wait: float | None
     """Seconds; None for no limit."""
+    previous_us: int = 0
+    """Only items that became due at least this long ago."""
 
 
-def take_options(num: int, lease: Duration, wait: Duration | None) -> TakeOptions:
+def take_options(num: int, lease: Duration, wait: Duration | None, previous_us: int) -> TakeOptions:
     """Check the arguments of a `take`."""
     wait_us = None if wait is None else to_us(wait, "wait")
     seconds = None if wait_us is None else wait_us / 1e6
-    return TakeOptions(checked_num(num, worker_commands.MAX_CLAIM), checked_lease(lease), seconds)
+    count = checked_num(num, worker_commands.MAX_CLAIM)
+    return TakeOptions(count, checked_lease(lease), seconds, previous_us)
+
+
+LOOK_AT_LEAST_US, LOOK_AT_MOST_US = 2_000_000, 50_000
+"""A consumer with `previous` claims again after this time at the latest, and at the earliest."""
+
+
+def look_again(reply: Claim, previous_us: int) -> float:
+    """Return after how many seconds a consumer with `previous` claims again.
+
+    It waits for no wake-up message: an item that becomes due after its claim is for it only
+    `previous` later. So it takes no message from consumers that want items at once.
+    """
+    pause_us = min(max(previous_us, LOOK_AT_MOST_US), LOOK_AT_LEAST_US)
+    if reply.deadline_us:
+        pause_us = min(pause_us, reply.deadline_us - reply.now_us)
+    return pause_us / 1e6
 
 
 def checked_num(num: int, most: int | None = None) -> int:

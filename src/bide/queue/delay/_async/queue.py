@@ -40,6 +40,7 @@ from bide.queue.delay.items import (
     checked_lease,
     checked_num,
     delay_after,
+    look_again,
     prepare_items,
     pushed,
     take_options,
@@ -76,13 +77,17 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         url: str | None = None,
         prefix: str | None = None,
         retry_for: float = RETRY_FOR,
+        previous: Duration = 0,
     ) -> None:
         """Create a delay queue; nothing is sent before the first call. Arguments as for `Queue`.
 
+        `previous` is the default of this argument in `pop`, `take` and `each`.
+
         Raises:
-            UsageError: a name, the URL or `retry_for` is invalid.
+            UsageError: a name, the URL, `retry_for` or `previous` is invalid.
         """
         super().__init__()
+        self._previous_us: Final = to_us(previous, "previous")
         self.queue: Final = AsyncQueue(name, url=url, prefix=prefix, retry_for=retry_for)
         """The queue that holds the items; use its `counts`, `pause`, `resume` and `configure`."""
         self._sessions: Final = ConsumerSessions()
@@ -150,7 +155,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
 
     # -- taking
 
-    async def pop(self, num: int = 1, previous: Duration = 0) -> list[Any]:
+    async def pop(self, num: int = 1, previous: Duration | None = None) -> list[Any]:
         """Remove up to `num` due items, and return their data.
 
         If a reply is lost and the server returns within 15 s, the call is retried and returns the
@@ -160,19 +165,25 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
 
         Args:
             num: maximum number of items.
-            previous: only items that became due at least this long ago.
+            previous: only items that became due at least this long ago; by default that of the
+                queue, which is 0 if you did not set it.
 
         Raises:
             UsageError: an argument is invalid, or the queue holds jobs and no data.
             ServerUnavailable: the server did not answer. A call within 15 s returns the items that
                 this call has removed.
         """
-        count, previous_us = checked_num(num), to_us(previous, "previous")
+        count, previous_us = checked_num(num), self._previous(previous)
         await self._mark(self._binding, pushes=False)
         return await self._pop(count, previous_us)
 
     def take(
-        self, num: int = 1, *, lease: Duration = LEASE, wait: Duration | None = 0
+        self,
+        num: int = 1,
+        *,
+        lease: Duration = LEASE,
+        wait: Duration | None = 0,
+        previous: Duration | None = None,
     ) -> AsyncTaking:
         """Hold up to `num` due items under a lease, for the length of a `with` block.
 
@@ -186,15 +197,23 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
             lease: how long the items are held, unless they are extended.
             wait: maximum time to wait for the first item; None for no limit. The wait also ends
                 when the task is cancelled.
+            previous: as for `pop`. If this is below 50 ms, an item may come up to 50 ms late. An
+                item that returns to the queue may come up to 2 s late.
 
         Raises:
             UsageError: an argument is invalid; or, when the block is entered, the queue holds jobs
                 and no data.
         """
-        return AsyncTaking(self, take_options(num, lease, wait), self._closes)
+        options = take_options(num, lease, wait, self._previous(previous))
+        return AsyncTaking(self, options, self._closes)
 
     def each(
-        self, *, num: int = 1, lease: Duration = LEASE, wait: Duration | None = None
+        self,
+        *,
+        num: int = 1,
+        lease: Duration = LEASE,
+        wait: Duration | None = None,
+        previous: Duration | None = None,
     ) -> AsyncIterator[AsyncItem]:
         """Iterate over items as they become due; end after `wait` without an item.
 
@@ -210,7 +229,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         Raises:
             UsageError: an argument is invalid.
         """
-        return self._each(take_options(num, lease, wait))
+        return self._each(take_options(num, lease, wait, self._previous(previous)))
 
     # -- looking and removing
 
@@ -319,6 +338,9 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         if marked is True:
             self._marked = binding
 
+    def _previous(self, given: Duration | None) -> int:
+        return self._previous_us if given is None else to_us(given, "previous")
+
     @property
     def _is_data(self) -> bool:
         return self._marked is not None and self._marked.keys is self.queue.keys
@@ -386,7 +408,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         try:
             while True:
                 is_last = ends is not None and time.monotonic() >= ends
-                arm = 0 if is_last else 1
+                arm = 0 if is_last or options.previous_us else 1
                 reply = await self._claim(client, session, options, len(not_data), arm)
                 in_hand += reply.jobs
                 found = check_reply(seal, reply, options.num)
@@ -409,8 +431,12 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
                     return found.items
                 until = session.until if ends is None else min(session.until, ends)
                 if not again and time.monotonic() < until:
-                    listener = listener or self._listen(client, keys["wake"])
-                    if await self._wait(listener, session, until, closes):
+                    if options.previous_us:
+                        is_closed = await self._sleep_until(until, closes)
+                    else:
+                        listener = listener or self._listen(client, keys["wake"])
+                        is_closed = await self._wait(listener, session, until, closes)
+                    if is_closed:
                         heard, listener = listener, None
                         await self._stop_waiting(heard, session, options)
                         return []
@@ -435,9 +461,13 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         with self._sessions.locked() as ours:
             busy = ours.held + more
         sent = time.monotonic()
-        command = session.claim(self.queue.keys, options.num, options.lease_us, busy, arm)
+        command = session.claim(
+            self.queue.keys, options.num, options.lease_us, busy, arm, ahead_us=-options.previous_us
+        )
         reply = await client.run(command)
         session.claimed(reply, sent)
+        if options.previous_us:
+            session.until = sent + look_again(reply, options.previous_us)
         check_stale(reply)
         return reply
 
@@ -461,7 +491,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
             await self._claim(self._client, session, options._replace(num=0), 0, arm=0)
 
     async def _stop_waiting(
-        self, listener: AsyncWakeListener, session: ClaimSession, options: TakeOptions
+        self, listener: AsyncWakeListener | None, session: ClaimSession, options: TakeOptions
     ) -> None:
         """Leave after `close`, so that other consumers do not rely on this one."""
         keys = self.queue.keys

@@ -41,6 +41,7 @@ from bide.queue.delay.items import (
     checked_lease,
     checked_num,
     delay_after,
+    look_again,
     prepare_items,
     pushed,
     take_options,
@@ -77,13 +78,17 @@ class DelayQueue(threads.DelayQueueSide):
         url: str | None = None,
         prefix: str | None = None,
         retry_for: float = RETRY_FOR,
+        previous: Duration = 0,
     ) -> None:
         """Create a delay queue; nothing is sent before the first call. Arguments as for `Queue`.
 
+        `previous` is the default of this argument in `pop`, `take` and `each`.
+
         Raises:
-            UsageError: a name, the URL or `retry_for` is invalid.
+            UsageError: a name, the URL, `retry_for` or `previous` is invalid.
         """
         super().__init__()
+        self._previous_us: Final = to_us(previous, "previous")
         self.queue: Final = Queue(name, url=url, prefix=prefix, retry_for=retry_for)
         """The queue that holds the items; use its `counts`, `pause`, `resume` and `configure`."""
         self._sessions: Final = ConsumerSessions()
@@ -151,7 +156,7 @@ class DelayQueue(threads.DelayQueueSide):
 
     # -- taking
 
-    def pop(self, num: int = 1, previous: Duration = 0) -> list[Any]:
+    def pop(self, num: int = 1, previous: Duration | None = None) -> list[Any]:
         """Remove up to `num` due items, and return their data.
 
         If a reply is lost and the server returns within 15 s, the call is retried and returns the
@@ -161,18 +166,26 @@ class DelayQueue(threads.DelayQueueSide):
 
         Args:
             num: maximum number of items.
-            previous: only items that became due at least this long ago.
+            previous: only items that became due at least this long ago; by default that of the
+                queue, which is 0 if you did not set it.
 
         Raises:
             UsageError: an argument is invalid, or the queue holds jobs and no data.
             ServerUnavailable: the server did not answer. A call within 15 s returns the items that
                 this call has removed.
         """
-        count, previous_us = checked_num(num), to_us(previous, "previous")
+        count, previous_us = checked_num(num), self._previous(previous)
         self._mark(self._binding, pushes=False)
         return self._pop(count, previous_us)
 
-    def take(self, num: int = 1, *, lease: Duration = LEASE, wait: Duration | None = 0) -> Taking:
+    def take(
+        self,
+        num: int = 1,
+        *,
+        lease: Duration = LEASE,
+        wait: Duration | None = 0,
+        previous: Duration | None = None,
+    ) -> Taking:
         """Hold up to `num` due items under a lease, for the length of a `with` block.
 
         Ack each item when your work on it is done. At the end of the block, all unanswered items
@@ -185,15 +198,23 @@ class DelayQueue(threads.DelayQueueSide):
             lease: how long the items are held, unless they are extended.
             wait: maximum time to wait for the first item; None for no limit. The wait also ends
                 when `close` is called.
+            previous: as for `pop`. If this is below 50 ms, an item may come up to 50 ms late. An
+                item that returns to the queue may come up to 2 s late.
 
         Raises:
             UsageError: an argument is invalid; or, when the block is entered, the queue holds jobs
                 and no data.
         """
-        return Taking(self, take_options(num, lease, wait), self._closes)
+        options = take_options(num, lease, wait, self._previous(previous))
+        return Taking(self, options, self._closes)
 
     def each(
-        self, *, num: int = 1, lease: Duration = LEASE, wait: Duration | None = None
+        self,
+        *,
+        num: int = 1,
+        lease: Duration = LEASE,
+        wait: Duration | None = None,
+        previous: Duration | None = None,
     ) -> Iterator[Item]:
         """Iterate over items as they become due; end after `wait` without an item, or by `close`.
 
@@ -209,7 +230,7 @@ class DelayQueue(threads.DelayQueueSide):
         Raises:
             UsageError: an argument is invalid.
         """
-        return self._each(take_options(num, lease, wait))
+        return self._each(take_options(num, lease, wait, self._previous(previous)))
 
     # -- looking and removing
 
@@ -318,6 +339,9 @@ class DelayQueue(threads.DelayQueueSide):
         if marked is True:
             self._marked = binding
 
+    def _previous(self, given: Duration | None) -> int:
+        return self._previous_us if given is None else to_us(given, "previous")
+
     @property
     def _is_data(self) -> bool:
         return self._marked is not None and self._marked.keys is self.queue.keys
@@ -385,7 +409,7 @@ class DelayQueue(threads.DelayQueueSide):
         try:
             while True:
                 is_last = ends is not None and time.monotonic() >= ends
-                arm = 0 if is_last else 1
+                arm = 0 if is_last or options.previous_us else 1
                 reply = self._claim(client, session, options, len(not_data), arm)
                 in_hand += reply.jobs
                 found = check_reply(seal, reply, options.num)
@@ -408,8 +432,12 @@ class DelayQueue(threads.DelayQueueSide):
                     return found.items
                 until = session.until if ends is None else min(session.until, ends)
                 if not again and time.monotonic() < until:
-                    listener = listener or self._listen(client, keys["wake"])
-                    if self._wait(listener, session, until, closes):
+                    if options.previous_us:
+                        is_closed = self._sleep_until(until, closes)
+                    else:
+                        listener = listener or self._listen(client, keys["wake"])
+                        is_closed = self._wait(listener, session, until, closes)
+                    if is_closed:
                         heard, listener = listener, None
                         self._stop_waiting(heard, session, options)
                         return []
@@ -434,9 +462,13 @@ class DelayQueue(threads.DelayQueueSide):
         with self._sessions.locked() as ours:
             busy = ours.held + more
         sent = time.monotonic()
-        command = session.claim(self.queue.keys, options.num, options.lease_us, busy, arm)
+        command = session.claim(
+            self.queue.keys, options.num, options.lease_us, busy, arm, ahead_us=-options.previous_us
+        )
         reply = client.run(command)
         session.claimed(reply, sent)
+        if options.previous_us:
+            session.until = sent + look_again(reply, options.previous_us)
         check_stale(reply)
         return reply
 
@@ -460,7 +492,7 @@ class DelayQueue(threads.DelayQueueSide):
             self._claim(self._client, session, options._replace(num=0), 0, arm=0)
 
     def _stop_waiting(
-        self, listener: WakeListener, session: ClaimSession, options: TakeOptions
+        self, listener: WakeListener | None, session: ClaimSession, options: TakeOptions
     ) -> None:
         """Leave after `close`, so that other consumers do not rely on this one."""
         keys = self.queue.keys
