@@ -316,6 +316,24 @@ def test_doctor_says_what_is_well_and_what_to_mend(home: Path, url: str) -> None
     assert set(checks["hz"]) == {"check", "verdict", "says", "fix"}
 
 
+def test_doctor_ends_with_what_is_missing_for_production(
+    home: Path, tmp_server: Callable[..., Server]
+) -> None:
+    server = tmp_server(extra=("--appendonly", "yes"))
+    shown = said(bide(home, "doctor", url=server.url))
+    _, _, needs = shown.partition("\n\nFor production, ")
+    assert needs.startswith("4 of 9 points are missing (the exit code does not count them):\n")
+    assert "persistence" not in needs
+    assert "no worker is alive.\n                    docs/howto/production.md#several" in needs
+    with at_work(Queue("mail", url=server.url), grace="1h"):
+        report = json.loads(said(bide(home, "doctor", "--json", url=server.url)))
+    points = {need["point"]: need for need in report["production"]}
+    assert points["workers"]["says"] == "one worker serves mail"
+    assert points["health port"]["says"].startswith("no --health-port on 1 of 1 worker")
+    assert points["time-outs"]["state"] == "ok"
+    assert report["ok"] is True
+
+
 def test_doctor_fails_where_jobs_would_be_dropped(
     home: Path, tmp_server: Callable[..., Server]
 ) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bide.cli.doctor import CheckResult, diagnose
+from bide.cli.production import PAGES, points
 from bide.cli.server import Readings
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.queues import WorkerInfo, WorkerReport
 
 GOOD: dict[str, Any] = {
     "redis_version": "7.2.4",
@@ -175,3 +180,117 @@ def test_what_is_not_so_of_every_node_names_those_of_which_it_is() -> None:
     assert [f.says for f in found if f.check == "server"] == ["Valkey 9.1.2"]
     ticks = [f.says.partition(" bide")[0] for f in found if f.check == "hz"]
     assert ticks == ["a:1: 10:", "b:2, c:3: 1:"]
+
+
+# -- what production needs
+
+
+def worker(host: str = "a", *queues: str, **about: Any) -> WorkerInfo:
+    said: dict[str, Any] = {
+        "grace": 30.0,
+        "has_health_port": True,
+        "queues": [*(queues or ("mail",))],
+    } | about
+    return WorkerInfo(f"{host}.1", 1.0, WorkerReport(host, **said))
+
+
+def stats(**counts: Any) -> QueueStats:
+    zeros = dict.fromkeys(("delayed", "waiting", "active", "blocked"), 0)
+    rest = {name: 0 for name in QueueStats._fields if name not in QueueStats._field_defaults}
+    return QueueStats(**(rest | zeros | counts))
+
+
+WORKERS = [worker("a"), worker("b")]
+URL = "rediss://shop:pw@10.0.0.5:6379/0"
+
+
+def open_points(
+    url: str = URL,
+    workers: list[WorkerInfo] | None = WORKERS,
+    queues: dict[str, QueueStats] | None = None,
+    **info: Any,
+) -> dict[str, tuple[str, str]]:
+    known = {key: value for key, value in (GOOD | info).items() if value is not None}
+    found = points([Readings(known, CONFIG, 0.0, 0.0, [])], url, workers, queues or {})
+    assert [point.point for point in found] == [*PAGES]
+    return {each.point: (each.state, each.says) for each in found if each.state != "ok"}
+
+
+def test_production_needs_no_more_than_this() -> None:
+    assert open_points(queues={"mail": stats(waiting=1), "old": stats()}) == {}
+
+
+@pytest.mark.parametrize(
+    ("point", "says", "given"),
+    [
+        ("persistence", "no append-only file", {"aof_enabled": 0}),
+        ("eviction", "is allkeys-lru", {"maxmemory_policy": "allkeys-lru"}),
+        ("memory limit", "is not set", {"maxmemory": 0}),
+        ("replica", "no replica", {"connected_slaves": 0}),
+        ("permissions", "the default user", {"url": "rediss://10.0.0.5"}),
+        ("permissions", "the default user", {"url": "rediss://:pw@10.0.0.5"}),
+        ("permissions", "the default user", {"url": "rediss://default:pw@10.0.0.5"}),
+        ("tls", "clear text", {"url": "redis://shop:pw@10.0.0.5"}),
+        ("tls", "clear text", {"url": "redis+cluster://shop:pw@127.0.0.1,10.0.0.5"}),
+        ("workers", "one worker serves mail", {"workers": [worker()]}),
+        ("workers", "one machine runs all", {"workers": [worker(), worker()]}),
+        ("workers", "no worker serves sms", {"queues": {"sms": stats(delayed=1)}}),
+        ("workers", "no worker serves sms", {"queues": {"sms": stats(schedules=1)}}),
+        ("health port", "1 of 2 workers", {"workers": [
+            worker("a"), worker("b", has_health_port=False)]}),
+        ("time-outs", "m:a, m:b, m:c and 1 more may run for longer than --grace (30s)", {
+            "workers": [worker("a"), worker("b", long_tasks=["m:a", "m:b", "m:c", "m:d"])]}),
+    ],
+)  # fmt: skip
+def test_what_production_lacks(point: str, says: str, given: dict[str, Any]) -> None:
+    found = open_points(**given)
+    assert [*found] == [point]
+    assert found[point][0] == "missing"
+    assert says in found[point][1]
+
+
+@pytest.mark.parametrize(
+    "url", ["unix://shop@/run/valkey.sock", "redis://shop@localhost", "redis://shop@[::1]:1"]
+)
+def test_a_connection_within_the_machine_needs_no_tls(url: str) -> None:
+    assert open_points(url) == {}
+
+
+def test_no_worker_serves_data() -> None:
+    assert open_points(queues={"inbox": stats(waiting=1, is_data=True)}) == {}
+
+
+def test_without_workers_two_points_are_not_known() -> None:
+    dead = worker()._replace(ago=16.0)
+    found = open_points(workers=[dead])
+    assert found.pop("workers") == ("missing", "no worker is alive")
+    assert {*found.values()} == {("unknown", "no worker is alive")}
+    assert [*found] == ["health port", "time-outs"]
+
+
+def test_a_worker_of_an_older_release_is_not_judged() -> None:
+    found = open_points(workers=[worker("a", grace=0.0), worker("b", grace=0.0)])
+    assert {*found.values()} == {("unknown", "the workers do not say it")}
+
+
+def test_what_a_server_does_not_list_is_not_known() -> None:
+    assert [*open_points(workers=None)] == ["workers", "health port", "time-outs"]
+    assert open_points(aof_enabled=None)["persistence"][0] == "unknown"
+
+
+def test_of_a_cluster_the_node_that_lacks_something_is_named() -> None:
+    nodes = [
+        Readings(GOOD | {"connected_slaves": each}, CONFIG, 0.0, 0.0, [], node=node)
+        for node, each in [("a:1", 1), ("b:2", 0)]
+    ]
+    found = {one.point: one for one in points(nodes, URL, WORKERS, {})}
+    assert (found["replica"].state, found["replica"].says[:5]) == ("missing", "b:2: ")
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES.values()}))
+def test_each_point_has_its_page(page: str) -> None:
+    name, _, anchor = page.partition("#")
+    text = (Path(__file__).parents[2] / "docs" / name).read_text("utf-8")
+    headings = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
+    anchors = [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings]
+    assert not anchor or anchor in anchors

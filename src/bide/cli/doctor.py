@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 import click
 import redis
 
+from bide.cli import production
 from bide.cli.options import json_option, site_options
 from bide.cli.screen import Cell, Style, count, echo, echo_json, hanging
 from bide.cli.server import Readings, delayed_on_rq, probe
@@ -21,6 +22,8 @@ from bide.contrib.rq_sets import DELAYED, OVERDUE, DelaySet
 from bide.embedded import OLDEST
 from bide.errors import BideError, ServerRefused
 from bide.model.durations import describe
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.commands.queues import WorkerInfo
 from bide.version import VERSION
 from bide.views._sync import Site
 
@@ -419,13 +422,19 @@ def doctor(ctx: click.Context, site: Site, as_json: bool) -> None:
     The command exits with 1 if a check fails. Each line is ok, warn (jobs are safe today), fail
     (jobs are lost, refused or late), or a note. A line that is not ok has the repair. If a check
     cannot run, its line has the reason.
+
+    At the end, the command lists what is missing for production. These points do not change the
+    exit code.
     """
     readings = probe(site.client.url)
     is_lost = all(one.lost for one in readings)
     findings = [*diagnose(readings), _scripts(site, is_lost)]
+    needs: list[production.Point] = []
     if not is_lost:
         sets = delayed_on_rq(site.client)
         findings += [CheckResult("rq timer", *said) for said in _delayed_jobs_of_rq(sets)]
+        workers, queues = _served(site)
+        needs = production.points(readings, site.client.url, workers, queues)
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
         echo_json(
@@ -433,6 +442,7 @@ def doctor(ctx: click.Context, site: Site, as_json: bool) -> None:
                 "ok": not failed,
                 "server": site.where,
                 "checks": [finding._asdict() for finding in findings],
+                "production": [need._asdict() for need in needs],
             }
         )
     else:
@@ -445,7 +455,36 @@ def doctor(ctx: click.Context, site: Site, as_json: bool) -> None:
             hanging(head, finding.says)
             if finding.fix:
                 hanging(["    ", " " * 12], finding.fix, "dim")
+        if needs:
+            _show_needs(needs)
     ctx.exit(1 if failed else 0)
+
+
+def _show_needs(needs: Sequence[production.Point]) -> None:
+    """Print what is missing for production, each with its page; the exit code does not count it."""
+    open_points = [need for need in needs if need.state != "ok"]
+    missing = sum(need.state == "missing" for need in needs)
+    echo()
+    if missing:
+        echo(
+            f"For production, {missing} of {count(len(needs), 'point')} "
+            f"{'is' if missing == 1 else 'are'} missing (the exit code does not count them):",
+            "bold",
+        )
+    else:
+        echo(f"For production, none of {count(len(needs), 'point')} is missing.", "bold")
+    for need in open_points:
+        unknown = "not known: " if need.state == "unknown" else ""
+        hanging([Cell("    "), Cell(f"{need.point:<12}")], f"{unknown}{need.says}.")
+        hanging(["    ", " " * 12], f"docs/{need.page}", "dim")
+
+
+def _served(site: Site) -> tuple[list[WorkerInfo] | None, dict[str, QueueStats]]:
+    """Return the workers and the queues; None if the server refuses the scripts that list them."""
+    try:
+        return site.workers(), site.counts(site.queues())
+    except BideError:
+        return None, {}
 
 
 def _scripts(site: Site, is_lost: bool) -> CheckResult:

@@ -20,7 +20,7 @@ from bide.protocol.keys import Keys
 from bide.queue import AsyncQueue, Queue
 from bide.queue.binding import TaskQueue, known_task_queues
 from bide.queue.core import TaskCall
-from bide.tasks.task import registering_modules
+from bide.tasks.task import defaults_of, policy_of, registering_modules
 from bide.worker.heartbeat import set_declared
 from bide.worker.loop import LOG_EVERY, pause_after
 
@@ -145,6 +145,17 @@ def task_queues_of(modules: Sequence[str]) -> dict[TaskQueue, list[str]]:
     for task_queue, tasks in known_task_queues().items():
         found.setdefault(task_queue, []).extend(tasks)
     return found
+
+
+def tasks_longer_than(seconds: float, queues: Sequence[str]) -> list[str]:
+    """Return the known tasks of these queues whose jobs may run for longer."""
+    names = {
+        task: None
+        for task_queue, tasks in known_task_queues().items()
+        if task_queue.queue in queues
+        for task in tasks
+    }
+    return [name for name in names if policy_of(defaults_of(name)).timeout > seconds]
 
 
 async def warn(

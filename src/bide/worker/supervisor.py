@@ -546,6 +546,7 @@ def main() -> None:
     try:
         worker = Worker(**config.options)
         worker.metrics = {} if config.counts else None
+        worker.has_health_port = config.counts
         worker.run(config.burst, beside=lambda: report(worker, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")

@@ -23,7 +23,7 @@ from bide.logs import Log
 from bide.model.durations import Duration, to_us
 from bide.model.ids import check_name
 from bide.model.payload.signing import VARIABLE, Keyring
-from bide.protocol.commands.queues import MOST_DOING, WorkerReport
+from bide.protocol.commands.queues import MOST_DOING, MOST_LONG_TASKS, WorkerReport
 from bide.protocol.keys import SCHEMA, keys_of
 from bide.protocol.scripts import SERVER_CLOCK
 from bide.queue import AsyncQueue, Queue
@@ -37,7 +37,7 @@ from bide.worker.heartbeat import Heartbeat, Leases
 from bide.worker.loop import WorkerLoop, listen, stop_when_idle
 from bide.worker.metrics import ByQueue, metrics_of
 from bide.worker.queue_state import QueueState, Strategy, make_order
-from bide.worker.startup import prepare_server, queues_of, warn
+from bide.worker.startup import prepare_server, queues_of, tasks_longer_than, warn
 
 
 def common_setting(
@@ -205,6 +205,8 @@ class Worker:
         self._has_process = False
         self.metrics: ByQueue | None = None
         """The worker counts its metrics here; set it before `run` to have them."""
+        self.has_health_port = False
+        """Its supervisor answers probes; `bide doctor` shows whether that is so."""
         self.replaceable = False
         """It stopped after `max_jobs` or by a signal, so another worker may replace it."""
         self._signalled_to = False
@@ -463,4 +465,7 @@ class Worker:
             unknown_tasks=executor.unknown_tasks.names(),
             skew=skew,
             lease=self._lease_us / 1e6,
+            grace=self._grace,
+            long_tasks=tasks_longer_than(self._grace, self.queues)[:MOST_LONG_TASKS],
+            has_health_port=self.has_health_port,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import signal
 import socket
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bide import Queue
-from tests.support.console import bide, error_of
+from tests.support.console import bide, error_of, said
 from tests.support.workers import eventually
 from tests.worker.supervisor.unit import Unit, started
 
@@ -45,6 +46,27 @@ def test_it_is_live_at_once_and_ready_when_workers_have_begun(tmp_path: Path, on
         assert ask(unit, "/livez", "POST") == (405, "GET or HEAD")
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
+
+
+def test_doctor_asks_the_workers_for_their_port_and_their_time_outs(
+    tmp_path: Path, one_url: str
+) -> None:
+    (tmp_path / "orders.py").write_text(
+        "from bide import Queue\nqueue = Queue('orders')\n"
+        "@queue.task\ndef slow(): ...\n"
+        "@queue.task(timeout='30s')\ndef quick(): ...\n"
+    )
+    with started(tmp_path, one_url, "orders", "-w", "2", "--health-port", "127.0.0.1:0") as unit:
+        unit.logged("serves", 2)
+        queue = Queue("orders", url=one_url)
+        eventually(lambda: len(queue.workers()) == 2)
+        report = json.loads(said(bide(tmp_path, "doctor", "--json", url=one_url)))
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+    points = {each["point"]: each for each in report["production"]}
+    assert points["health port"]["state"] == "ok"
+    assert points["workers"]["says"].startswith("one machine runs all workers of ")
+    assert points["time-outs"]["says"].startswith("orders:slow may run for longer than --grace")
 
 
 def test_it_is_not_ready_while_it_stops(tmp_path: Path, one_url: str) -> None:

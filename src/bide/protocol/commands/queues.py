@@ -53,6 +53,9 @@ _FORGOTTEN: Final = 3600.0
 MOST_UNKNOWN_TASKS: Final = 10
 """Tasks that it does not serve that a worker tells of."""
 
+MOST_LONG_TASKS: Final = 10
+"""Tasks with a time-out above its grace that a worker tells of."""
+
 
 class WorkerReport(msgspec.Struct, frozen=True):
     """What a worker says of itself."""
@@ -78,6 +81,12 @@ class WorkerReport(msgspec.Struct, frozen=True):
     """Seconds by which its clock is ahead of the server's; None while that is not known."""
     lease: float = 0.0
     """Seconds for which it holds a job without renewing the lease; 0 where it does not say."""
+    grace: float = 0.0
+    """Seconds that running jobs have when it stops; 0 where it does not say."""
+    long_tasks: list[str] = []
+    """The first of its queues' tasks whose time-out is longer than its grace."""
+    has_health_port: bool = False
+    """Whether its supervisor answers probes."""
 
     @property
     def started(self) -> datetime:
