@@ -250,7 +250,8 @@ def test_what_production_lacks(point: str, says: str, given: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    "url", ["unix://shop@/run/valkey.sock", "redis://shop@localhost", "redis://shop@[::1]:1"]
+    "url",
+    ["unix://shop@/run/valkey.sock", "redis://localhost?username=shop", "redis://shop@[::1]:1"],
 )
 def test_a_connection_within_the_machine_needs_no_tls(url: str) -> None:
     assert open_points(url) == {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from bide.cli.screen import count
 from bide.cli.server import Readings
@@ -116,7 +116,8 @@ def _replica(readings: Readings) -> str:
 
 
 def _permissions(url: str) -> Need:
-    user = urlsplit(url).username
+    parts = urlsplit(url)
+    user = dict(parse_qsl(parts.query)).get("username") or parts.username
     if user and user != "default":
         return "ok", ""
     return (
