@@ -171,8 +171,8 @@ def _paragraph(text: str, margin: str) -> str:
     found = re.sub(r"(?<=\b[Aa])n(?= `async )", "", found)
     found = re.sub(r"\basync (with|for)\b", r"\1", found).replace("await ", "")
     found = _ASYNC.sub("", found.replace("StopAsyncIteration", "StopIteration"))
-    is_list = f"\n{margin} " in found
-    if found != text and not is_list:
+    is_code = f"\n{margin} " in f"\n{found}"  # or a list
+    if found != text and not is_code:
         words = " ".join(found.split())
         found = textwrap.fill(
             words, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False

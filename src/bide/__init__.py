@@ -61,6 +61,8 @@ from bide.tasks.registry import Resource, resource
 from bide.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from bide.queue._async.selection import AsyncSelection
+    from bide.queue._sync.selection import Selection
     from bide.queue.delay import (
         AsyncDelayQueue,
         AsyncItem,
@@ -71,12 +73,19 @@ if TYPE_CHECKING:
         Items,
         PushResult,
     )
+    from bide.queue.verbs import BulkResult
     from bide.worker import Worker
 else:
+    _LATER = {
+        "AsyncSelection": "bide.queue._async.selection",
+        "BulkResult": "bide.queue.verbs",
+        "Selection": "bide.queue._sync.selection",
+        "Worker": "bide.worker",
+    }
 
     def __getattr__(name: str) -> object:
         """Import what a program that only enqueues does not need, when it is first used."""
-        package = "bide.worker" if name == "Worker" else "bide.queue.delay"
+        package = _LATER.get(name, "bide.queue.delay")
         value = getattr(import_module(package), name, None) if name in __all__ else None
         if value is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -96,12 +105,14 @@ __all__ = [
     "AsyncJob",
     "AsyncQueue",
     "AsyncSchedules",
+    "AsyncSelection",
     "AsyncTask",
     "Attempt",
     "BadSignature",
     "Batch",
     "BideError",
     "Body",
+    "BulkResult",
     "ClientTooOld",
     "CurrentJob",
     "Debounce",
@@ -149,6 +160,7 @@ __all__ = [
     "ScheduleNotFound",
     "ScheduleOptions",
     "Schedules",
+    "Selection",
     "ServerFull",
     "ServerReadOnly",
     "ServerRefused",

@@ -184,6 +184,52 @@ def test_old_ones_are_deleted(home: Path, one_url: str, mail: Queue) -> None:
     assert states(mail, [a, b]) == ["gone", "delayed"]
 
 
+def test_all_delayed_jobs_of_a_user_are_one_line(
+    home: Path, one_url: str, mail: Queue, other: Queue
+) -> None:
+    theirs = [
+        mail.enqueue("shop:greet", "bob", times=3, delay="1h").id,
+        mail.enqueue("shop:greet", name="bob", times=3, delay="1h", meta={"user": 42}).id,
+    ]
+    kept = mail.enqueue("shop:greet", "eve", times=3, delay="1h", group="eve").id
+    args = ("jobs", "cancel", "-q", "mail", "-s", "delayed", "-y")
+
+    def cancels(*filter: str) -> str:
+        return said(bide(home, *args, "--dry-run", *filter, url=one_url)).splitlines()[-1]
+
+    assert "cancel 1 job;" in cancels("--arg", "name=bob")  # only the one that was named
+    (home / "pyproject.toml").write_text('[tool.bide.worker]\nmodules = ["shop"]')
+    by_name = (*args, "--dry-run", "--arg", "name=bob")
+    # It imports modules, so it has a process of its own.
+    done = bide(home, *by_name, url=one_url, PYTHONDONTWRITEBYTECODE="1")
+    assert "cancel 2 jobs;" in said(done)
+    (home / "pyproject.toml").write_text('[tool.bide.worker]\nmodules = ["nosuch"]')
+    done = bide(home, *by_name, url=one_url, PYTHONDONTWRITEBYTECODE="1")
+    assert "cancel 1 job;" in done.stdout
+    assert "'nosuch' cannot be imported" in done.stderr
+    assert "positional arguments have no names here" in done.stderr
+    (home / "pyproject.toml").unlink()
+    assert "cancel 1 job;" in cancels("--arg", "0=bob")
+    assert "cancel 3 jobs;" in cancels("--arg", "times=3")
+    assert "cancel 0 jobs;" in cancels("--arg", 'times="3"')
+    assert "cancel 1 job;" in cancels("--meta", "user=42")
+    assert "cancel 1 job;" in cancels("--group", "eve")
+    assert "cancel 3 jobs;" in cancels("--until", "2199-01-01T00:00Z")
+    assert "cancel 0 jobs;" in cancels("--since", "2199-01-01T00:00Z")
+    assert said(bide(home, *args, "--group", "eve", url=one_url)) == "1 job cancelled.\n"
+    assert states(mail, [*theirs, kept]) == ["delayed", "delayed", "cancelled"]
+
+
+def test_what_is_due_at_once_is_spread(home: Path, one_url: str, mail: Queue) -> None:
+    made = [mail.enqueue("shop:greet").id for _ in range(4)]
+    args = ("jobs", "reschedule", "-q", "mail", "-s", "waiting", "--spread", "40s", "-y")
+    assert said(bide(home, *args, url=one_url)) == "4 jobs spread.\n"
+    due = [job.due.timestamp() for job in mail.fetch_many(made) if job]
+    assert [round(at - due[0], -1) for at in due] == [0, 10, 20, 30]
+    ids = ("jobs", "reschedule", *made, "--spread", "20s")
+    assert said(bide(home, *ids, url=one_url)) == "4 jobs spread.\n"
+
+
 def test_all_queues_or_those_named_and_no_more_than_the_limit(
     home: Path, one_url: str, mail: Queue, other: Queue
 ) -> None:
@@ -229,6 +275,11 @@ def test_ten_thousand_jobs_are_changed_while_more_come(
         (["reschedule", "x"], 2, "Say when they are due: --in 5m"),
         (["reschedule", "x", "--in", "1", "--at", "2035-01-01T00:00Z"], 2, "not both"),
         (["reschedule", "x", "--in", "soon"], 2, "is not a duration"),
+        (["reschedule", "x", "--in", "5m", "--spread", "5m"], 2, "Give one of --in, --at and"),
+        (["reschedule", "x", "--spread", "0s"], 2, "over how long to spread"),
+        (["cancel", "--arg", "user_id", "-q", "mail"], 2, "write it as NAME=VALUE"),
+        (["cancel", "--meta", "=1", "-q", "mail"], 2, "write it as NAME=VALUE"),
+        (["cancel", "--since", "2035-01-01T00:00", "-q", "mail"], 2, "has no time zone"),
         (["retry", "x", "--at", "2035-01-01T00:00"], 2, "has no time zone"),
         (["cancel", "a b"], 2, "job id"),
         (["delete", "-s", "failed", "-q", "mail", "--older-than", "x"], 2, "--older-than='x'"),

@@ -18,8 +18,8 @@ import redis
 from bide import Queue, Worker
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
+from bide.queue.verbs import spread
 from bide.web import app
-from bide.web.actions import spread
 from tests.support.serving import Page, Reply, serve
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -270,9 +270,9 @@ def test_what_begins_meanwhile_is_not_asked_to_end(one_url: str, mail: Queue) ->
 def test_no_job_is_passed_over_while_others_leave_the_list(
     leave: int, one_url: str, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.views._async._READ", 5)
-    monkeypatch.setattr("bide.views.search.OVERLAP", 2)
-    monkeypatch.setattr("bide.views.search.BACK", 5)
+    monkeypatch.setattr("bide.queue._async.scan._READ", 5)
+    monkeypatch.setattr("bide.queue.select.OVERLAP", 2)
+    monkeypatch.setattr("bide.queue.select.BACK", 5)
     jobs = mail.enqueue_many([mail.prepare("shop:remind", (i,), delay=60 + i) for i in range(24)])
     met: Counter[int] = Counter()
 
@@ -294,9 +294,9 @@ def test_no_job_is_passed_over_while_others_leave_the_list(
 def test_none_of_a_range_is_passed_over_while_others_leave_it(
     leave: int, desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.selection._PAGE", 10)
-    monkeypatch.setattr("bide.views.search.OVERLAP", 2)
-    monkeypatch.setattr("bide.views.search.BACK", 5)
+    monkeypatch.setattr("bide.web.selection.PAGE", 10)
+    monkeypatch.setattr("bide.queue.select.OVERLAP", 2)
+    monkeypatch.setattr("bide.queue.select.BACK", 5)
     ids = due_in_the_range(mail, 40)
     list_due, calls = job_commands.list_due, itertools.count(1)
 

@@ -12,8 +12,8 @@ import redis
 from bide import Queue, Worker
 from bide.model.job import Snapshot
 from bide.model.payload.body import ErrorInfo
+from bide.queue.select import kind_of
 from bide.views._async import AsyncSite
-from bide.views.search import kind_of
 from tests.support.serving import Page
 
 
@@ -91,7 +91,7 @@ def test_a_group_keeps_counts_and_no_jobs(
     page: Page, one_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail(one_url, {"mail": 20})
-    monkeypatch.setattr("bide.views._async._READ", 2)
+    monkeypatch.setattr("bide.queue._async.scan._READ", 2)
     held: list[int] = []
     fetch = AsyncSite.fetch
 

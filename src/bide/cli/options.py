@@ -14,8 +14,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from bide.client.config import LOG_FORMATS, settings, url_or_prefix
-from bide.errors import UsageError
+from bide.errors import TaskNotFound, UsageError
 from bide.model.ids import check_name
+from bide.queue.select import unmasked
+from bide.tasks.task import import_module
 from bide.views._sync import Site
 from bide.views.params import did_you_mean
 from bide.worker.queue_state import read_strategy
@@ -95,7 +97,7 @@ def site_options(function: Callable[..., Any]) -> Any:
 
     @wraps(function)
     def with_site(*args: Any, url: str | None, prefix: str | None, **options: Any) -> Any:
-        site = Site(url, prefix, retry_for=0, no_queue=_no_queue)
+        site = Site(url, prefix, mask=unmasked, retry_for=0, no_queue=_no_queue)
         return function(*args, site=site, **options)
 
     return server_options(with_site)
@@ -164,6 +166,18 @@ def import_from_here() -> None:
     """Let modules of the directory one stands in be imported, as `python -m` does."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+def import_configured(otherwise: str) -> None:
+    """Import the modules of [tool.bide.worker]; say what is missing if one cannot be imported."""
+    from bide.cli.screen import aside
+
+    import_from_here()
+    for module in settings().worker.modules:
+        try:
+            import_module(module)
+        except TaskNotFound as error:
+            aside(f"{str(error).rstrip('.')}; {otherwise}.")
 
 
 def read_value(text: str) -> Any:

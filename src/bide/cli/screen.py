@@ -26,7 +26,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from bide.errors import UsageError
 from bide.logs import plain, printable
 from bide.model.job import State
-from bide.views.job import REMARK, FoundJob, cut, data_line, error_line, given_description
+from bide.queue.job_view import error_line
+from bide.queue.select import FoundJob
+from bide.views.job import REMARK, cut, data_line, given_description
 
 _SGR: Final = {
     "dim": "2",

@@ -25,7 +25,7 @@ from bide.errors import (
 )
 from bide.model.constraints import check_concurrency, has_dedup
 from bide.model.dedup import write_dedup
-from bide.model.durations import Duration, at_to_us, delay_to_us, to_us
+from bide.model.durations import Duration, at_to_us, delay_to_us, is_whole, to_us
 from bide.model.events import Event, check_kinds
 from bide.model.ids import check_name
 from bide.model.limits import KEEP, stored_active, stored_rate
@@ -384,6 +384,13 @@ def checked_ids(ids: Any) -> list[str]:
         odd = next(id for id in listed if not isinstance(id, str) or not is_unicode(id))
         raise UsageError(f"An id is text, such as job.id, not {odd!r}.") from None
     return listed
+
+
+def checked_limit(limit: Any) -> int | None:
+    """A maximum number of jobs; None for no limit."""
+    if limit is not None and not is_whole(limit, 1, 2**53):
+        raise UsageError(f"limit={limit!r} must be a whole number, 1 or more; None for no limit.")
+    return limit  # type: ignore[no-any-return]
 
 
 def options_only(task: Function | str, values: dict[str, Any]) -> Options:

@@ -424,6 +424,11 @@ def written(value: Any) -> str:
     return json.dumps(plain(value), ensure_ascii=False)
 
 
+def error_line(error: ErrorInfo) -> str:
+    """`ValueError: no such order`."""
+    return f"{error.type}: {error.message}" if error.message else error.type
+
+
 LOOK_EVERY: Final = 2.0
 """Seconds after which a waiter checks the job without a message: the cost of a lost message."""
 

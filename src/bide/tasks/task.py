@@ -276,6 +276,13 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
         return None
 
 
+def signature_of_loaded(name: str) -> Signature | None:
+    """What the task of this name takes, as far as this process knows."""
+    function = loaded_function(name)
+    known = signature_of(name, name)
+    return known or (signature_of(function, name) if function is not None else None)
+
+
 def check_options(options: TaskOptions) -> None:
     """Refuse invalid options of a task."""
     check_names(options, TaskOptions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -14,63 +14,18 @@ from bide.model.dedup import describe_dedup
 from bide.model.durations import describe as describe_duration
 from bide.model.durations import from_us
 from bide.model.history import Attempt
-from bide.model.job import FINISHED, Snapshot, State
+from bide.model.job import Snapshot
 from bide.model.payload.body import ErrorInfo
-from bide.model.payload.signature import Signature
 from bide.model.retry import Retry
 from bide.queue.explain import Reason
-from bide.queue.job_view import JobView, call, written
+from bide.queue.job_view import call, written
+from bide.queue.select import FoundJob, Mask
 from bide.tasks.registry import module_file
-from bide.tasks.task import loaded_function, signature_of
+from bide.tasks.task import signature_of_loaded
 from bide.views.params import moment_json, report
 
 REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
-
-
-UNBEGUN: Final = (State.WAITING, State.DELAYED, State.BLOCKED)
-
-
-class FoundJob(NamedTuple):
-    """A job, where it was found."""
-
-    queue: str
-    snapshot: Snapshot
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.snapshot.id
-
-    @property
-    def state(self) -> State:
-        """The job's state."""
-        return self.snapshot.state
-
-    @property
-    def job(self) -> JobView[Any]:
-        """The job, as the library shows it; pickled arguments stay unread."""
-        return JobView(None, self.snapshot.id, snapshot=self.snapshot)
-
-    @property
-    def has_not_begun(self) -> bool:
-        """Whether it is a job that has yet to run."""
-        return self.state in UNBEGUN and not self.snapshot.is_item
-
-    @property
-    def moment_us(self) -> int:
-        """When it finished, or began to run, or is due: as its state has it."""
-        seen = self.snapshot
-        if seen.state in FINISHED:
-            return seen.finished_us
-        if seen.state == State.ACTIVE and seen.run is not None:
-            return seen.run.started_us
-        return seen.due_us
-
-    @property
-    def ago(self) -> float:
-        """Seconds since that moment, by the server's clock; negative for one to come."""
-        return (self.snapshot.now_us - self.moment_us) / 1e6
 
 
 def cut(text: str, most: int, end: str = "…") -> str:
@@ -95,11 +50,6 @@ def given_description(seen: FoundJob) -> str:
         return seen.snapshot.head.description or ""
     except PayloadError:
         return ""
-
-
-def error_line(error: ErrorInfo) -> str:
-    """`ValueError: no such order`."""
-    return f"{error.type}: {error.message}" if error.message else error.type
 
 
 def brief(seen: FoundJob) -> dict[str, Any]:
@@ -262,27 +212,6 @@ def describe(snapshot: Snapshot, mask: Mask) -> str:
         return task
 
 
-def searched(snapshot: Snapshot, mask: Mask) -> str:
-    """Return the text that a search looks in: only what the page shows of the job."""
-    parts = [snapshot.id]
-    try:
-        if snapshot.is_item:
-            parts.append(written(mask(snapshot.task, "data", plain(snapshot.data()))))
-        else:
-            head = snapshot.head
-            parts.append(head.description or "")
-            if head.codec == "json":
-                parts.append(written(mask(snapshot.task, "args", plain(list(head.args)))))
-                parts.append(written(mask(snapshot.task, "kwargs", plain(dict(head.kwargs)))))
-    except PayloadError:
-        pass
-    return "\n".join(parts)
-
-
-Mask = Callable[[str, str, Any], Any]
-"""From a task's name, what it is (`args`, `kwargs`, `meta`, `result`, `data`) and the value: what
-is shown in its place, as JSON can hold it."""
-
 HIDDEN: Final = "•••"
 
 _SECRET: Final = re.compile(
@@ -302,7 +231,7 @@ def mask_secrets(task: str, kind: str, value: Any) -> Any:
     function; nothing is imported for this.
     """
     if kind == "args" and isinstance(value, list | tuple):
-        takes = _signature(task)
+        takes = signature_of_loaded(task)
         if takes is not None:
             return [_under(takes.position(i), each, _DEEPEST) for i, each in enumerate(value)]
     return _masked(value, _DEEPEST)
@@ -321,10 +250,3 @@ def _masked(value: Any, depth: int) -> Any:
     if isinstance(value, list | tuple):
         return [_masked(each, depth - 1) for each in value]
     return value
-
-
-def _signature(task: str) -> Signature | None:
-    """What a task takes, as far as this process knows."""
-    function = loaded_function(task)
-    known = signature_of(task, task)
-    return known or (signature_of(function, task) if function is not None else None)

@@ -12,21 +12,43 @@ from bide.model.durations import from_us
 from bide.model.ids import LONGEST
 from bide.model.job import FINISHED, State
 from bide.protocol.commands import jobs as job_commands
+from bide.queue._async.scan import AsyncScan
 from bide.queue.job_view import not_found
-from bide.views._async import AsyncScan, AsyncSite
-from bide.views.job import FoundJob, masked_brief, masked_full, why_report
+from bide.queue.select import (
+    LONGEST_LINE,
+    LOOK,
+    Filter,
+    FoundJob,
+    first_line,
+    kind_of,
+    pattern_of,
+)
+from bide.views._async import AsyncSite
+from bide.views.job import masked_brief, masked_full, why_report
 from bide.views.params import Params, moment_json
 from bide.views.queues import dependencies, hidden
-from bide.views.search import LONGEST_LINE, LOOK, Filter, first_line, kind_of
 from bide.views.timeline import largest
 
 PAGE: Final = 50
 
 
+def read_filter(params: Params) -> Filter:
+    """Read `state`, `task`, `error`, `kind`, `text`, `since` and `until`."""
+    return Filter(
+        states=params.states(),
+        task=pattern_of(params.text("task")),
+        error=pattern_of(params.text("error")),
+        kind=params.text("kind"),
+        text=params.text("text"),
+        since_us=params.moment_us("since"),
+        until_us=params.moment_us("until"),
+    )
+
+
 async def jobs(site: AsyncSite, params: Params) -> dict[str, Any]:
     """Return a page of the jobs that match, and how many jobs were searched for them."""
     queues = await site.known(params.queues)
-    wanted, after = Filter.read(params), params.text("after")
+    wanted, after = read_filter(params), params.text("after")
     scan = AsyncScan(site, queues, wanted, look=LOOK, after=after)
     found = await scan.run(params.number("count", PAGE, 500) or PAGE)
     if wanted.text and not after:  # the text may be a job id, which needs no search

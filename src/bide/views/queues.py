@@ -16,8 +16,9 @@ from bide.protocol.commands.dependencies import GATE, is_remote, split_reference
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import BEGIN, GroupCounts, Page, WorkerInfo
 from bide.queue.dependencies import by_queue
+from bide.queue.select import FoundJob
 from bide.views._async import AsyncSite
-from bide.views.job import HIDDEN, FoundJob, describe, masked_brief
+from bide.views.job import HIDDEN, describe, masked_brief
 from bide.views.params import Params, moment_json, report
 from bide.views.timeline import last_minutes, summarize_lateness
 

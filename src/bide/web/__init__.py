@@ -13,7 +13,8 @@ rendered here and can be read without scripts; small modules keep a page live.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bide.views.job import Mask, mask_secrets
+from bide.queue.select import Mask
+from bide.views.job import mask_secrets
 
 if TYPE_CHECKING:
     from bide.web.access import Role

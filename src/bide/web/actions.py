@@ -13,37 +13,30 @@ it was made from: where another has changed the schedule since, that is shown, a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from bide.errors import BideError, UsageError
-from bide.model.durations import describe, to_us
+from bide.model.durations import describe
 from bide.model.ids import new_id
 from bide.model.job import FINISHED, State
 from bide.model.schedule import id_of
-from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as ops
+from bide.queue._async.scan import changes
 from bide.queue.schedules import found, ran
+from bide.queue.verbs import VERBS, How, read_over
 from bide.views._async import AsyncSite
 from bide.views.jobs import read_range
 from bide.views.params import LATEST_US, Params
 from bide.views.schedules import FoundSchedule, describe_schedule, foreseen, named
-from bide.views.verbs import VERBS, How, results
 from bide.web.access import Refused, Role, status_and_sentence
 from bide.web.pages import render
 from bide.web.selection import MOST, Selection, choose, given, read_wish
-
-MOST_STEPS: Final = 1_000
-"""Moments over which jobs are spread, at most."""
-
-_TRIP: Final = 10
-"""Calls per round trip: a bulk change leaves others their turn."""
 
 _OF_ONE_FORM: Final = ("sure", "as_of", "after")
 """Fields that the form for the remaining jobs sets to new values."""
@@ -133,51 +126,27 @@ def _when(params: Params) -> str:
 
 
 def _over_us(params: Params) -> int:
-    over_us = to_us(params.text("over") or "0", "over")
-    if over_us < 1:
-        raise UsageError("Say over how long to spread them, such as 10m.")
-    return over_us
+    return read_over(params.text("over") or "0")
 
 
 async def _do(
     site: AsyncSite, verb: str, params: Params, selection: Selection
 ) -> tuple[dict[str, Counter[str]], BideError | None]:
     """Do it in bounded steps, until one fails; how many jobs of each queue came to which word."""
-    came: dict[str, Counter[str]] = {}
-    for queue, ids in selection.ids.items():
-        keys, states = site.keys(queue), selection.states
-        commands: list[Command[Any]]
-        if verb == "spread":
-            steps = spread(ids, _over_us(params))
-            commands = [job_commands.reschedule(keys, some, f"+{us}") for some, us in steps]
-        else:
-            commands = VERBS[verb].commands(
-                keys,
-                ids,
-                How(
-                    when=_when(params) if verb == "reschedule" else "+0",
-                    running=State.ACTIVE in states,
-                    unbegun=not FINISHED.issuperset(states),
-                ),
-            )
-        words = came[queue] = Counter[str]()
-        for i in range(0, len(commands), _TRIP):
-            error = None
-            for replies in await site.client.attempt_many(commands[i : i + _TRIP]):
-                if isinstance(replies, BideError):
-                    error = replies
-                else:
-                    words.update(results(replies))
-            if error:
-                return came, error
+    states = selection.states
+    how = How(
+        when=_when(params) if verb == "reschedule" else "+0",
+        running=State.ACTIVE in states,
+        unbegun=not FINISHED.issuperset(states),
+        over_us=_over_us(params) if verb == "spread" else 0,
+    )
+    came: dict[str, Counter[str]] = {queue: Counter() for queue in selection.ids}
+    try:
+        async for queue, _, words in changes(site, VERBS[verb], selection.ids, how):
+            came[queue].update(words)
+    except BideError as error:
+        return came, error
     return came, None
-
-
-def spread(ids: Sequence[str], over_us: int) -> list[tuple[Sequence[str], int]]:
-    """Jobs in groups, in their order, and how long from now each is due: evenly over a time."""
-    size = min(job_commands.MOST_CHANGED, -(-len(ids) // MOST_STEPS)) or 1
-    groups = [ids[i : i + size] for i in range(0, len(ids), size)]
-    return [(group, i * over_us // len(groups)) for i, group in enumerate(groups)]
 
 
 async def act_on_schedule(

@@ -27,9 +27,10 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bide.logs import plain
+from bide.queue.select import Mask
 from bide.views import READS
 from bide.views._async import AsyncSite
-from bide.views.job import Mask, mask_secrets
+from bide.views.job import mask_secrets
 from bide.views.params import NotFound, Params
 from bide.web.access import (
     HEADERS,

@@ -13,20 +13,17 @@ from bide.model.durations import SECOND_US, describe_exactly, to_us
 from bide.model.job import FINISHED, State
 from bide.model.schedule import Missed, Timing, check_missed, timing_of
 from bide.protocol.commands import jobs as job_commands
-from bide.protocol.commands.jobs import MAX_PAGE
-from bide.views._async import AsyncScan, AsyncSite
-from bide.views.jobs import read_range
+from bide.queue._async.scan import AsyncScan
+from bide.queue.select import PAGE, Paging, Place
+from bide.views._async import AsyncSite
+from bide.views.jobs import read_filter, read_range
 from bide.views.params import LATEST_US, Params, read_moment
-from bide.views.search import OVERLAP, Filter, Paging, Place
 
 MOST: Final = 100_000
 """Jobs of a range that one form changes; what is left is for the next."""
 
 LOOK: Final = 20_000
 """Jobs that are looked at for those that fit a filter; the next part continues from there."""
-
-_PAGE: Final = MAX_PAGE - OVERLAP
-"""Jobs read per round trip."""
 
 _DATED: Final = (State.ACTIVE, *FINISHED)
 """States of which a job has the moment at which it came there."""
@@ -88,7 +85,7 @@ async def _in_range(site: AsyncSite, params: Params) -> Selection:
         ids: list[str] = []
         paging, room = Paging(), MOST - selection.count
         while True:
-            start, size = paging.page(min(_PAGE, room - len(ids)))
+            start, size = paging.page(min(PAGE, room - len(ids)))
             page = await site.client.run(
                 job_commands.list_due(site.keys(queue), from_us, to_us, start, size)
             )
@@ -103,7 +100,7 @@ async def _in_range(site: AsyncSite, params: Params) -> Selection:
 
 
 async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) -> Selection:
-    queues, wanted = await site.known(params.queues), Filter.read(params)
+    queues, wanted = await site.known(params.queues), read_filter(params)
     odd = [state for state in wanted.states if state not in states]
     if odd:
         raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")

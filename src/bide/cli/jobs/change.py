@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import click
 
-from bide.cli.jobs.show import MOST, filter_options, in_order, job_columns, locate, read_ids, scan
+from bide.cli.jobs.show import filter_options, job_columns, locate, read_ids, scan
 from bide.cli.options import (
     flag,
     json_option,
@@ -29,13 +29,12 @@ from bide.logs import printable
 from bide.model.ids import short_id
 from bide.model.job import FINISHED
 from bide.protocol.commands.enqueue import when
-from bide.protocol.commands.jobs import MAX_PAGE
+from bide.queue._sync.scan import changes
 from bide.queue.job_view import not_found
+from bide.queue.select import EVERY, Filter, FoundJob, in_turn
+from bide.queue.verbs import VERBS, How, JobVerb, read_over
 from bide.views._sync import Site
-from bide.views.job import FoundJob
 from bide.views.params import read_moment
-from bide.views.search import Filter
-from bide.views.verbs import VERBS, How, JobVerb, results
 
 _SHOWN: Final = 10
 """Jobs named one by one, where they are many."""
@@ -60,7 +59,7 @@ _CHOOSING: Final = together(
     click.argument("ids", nargs=-1, metavar="[ID]..."),
     filter_options,
     flag("--all-queues", "Look in all queues."),
-    limit_option("jobs to change", most=MOST),
+    limit_option("jobs to change", most=EVERY),
     flag("--dry-run", "List the matching jobs, and change nothing."),
     yes_option,
     site_options,
@@ -75,7 +74,10 @@ _DUE: Final = together(
 _OPTIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "cancel": flag("--leave-running", "Do not ask running jobs to stop."),
     "retry": _DUE,
-    "reschedule": _DUE,
+    "reschedule": together(
+        _DUE,
+        option("--spread over", "DURATION", "Spread new due times evenly over this time from now."),
+    ),
 }
 """The options of a verb besides those that say which jobs."""
 
@@ -94,17 +96,28 @@ def _command(verb: JobVerb) -> click.Command:
     @_OPTIONS.get(verb.name, together())
     def command(**given: Any) -> None:
         meant = Meant(**{one.name: given.pop(one.name) for one in fields(Meant)})
-        change(verb, meant, _read_how(verb, **given))
+        how = _read_how(verb, **given)
+        change(VERBS["spread"] if how.over_us else verb, meant, how)
 
     return command
 
 
 def _read_how(
-    verb: JobVerb, leave_running: bool = False, delay: str | None = None, at: str | None = None
+    verb: JobVerb,
+    leave_running: bool = False,
+    delay: str | None = None,
+    at: str | None = None,
+    over: str | None = None,
 ) -> How:
     """Read the options of a verb, before any job is read."""
+    if over is not None:
+        if delay is not None or at is not None:
+            raise UsageError("Give one of --in, --at and --spread.")
+        return How(over_us=read_over(over))
     if verb.name == "reschedule" and delay is None and at is None:
-        raise UsageError("Say when they are due: --in 5m, or --at 2030-01-31T09:00:00+01:00.")
+        raise UsageError(
+            "Say when they are due: --in 5m, --at 2030-01-31T09:00:00+01:00, or --spread 10m."
+        )
     due = when(delay, read_moment(at, "--at") if at else None)
     return How(when=due, running=not leave_running)
 
@@ -152,7 +165,7 @@ def _change_named(verb: JobVerb, meant: Meant, how: How) -> None:
 
 def _change_chosen(verb: JobVerb, meant: Meant, how: How) -> None:
     _check(verb, meant)
-    wanted = replace(meant.wanted, states=meant.wanted.states or in_order(verb.usual))
+    wanted = meant.wanted.within(in_turn(meant.wanted.states or verb.usual))
     names = meant.site.known(meant.queues)
     where, tally = _choose(meant.site, names, wanted, meant.limit)
     if meant.dry_run:
@@ -174,49 +187,37 @@ def _check(verb: JobVerb, meant: Meant) -> None:
     """Check that the options say which jobs are meant, and that the verb can change them."""
     if meant.wanted == Filter(()):
         raise UsageError(
-            f"Say which jobs to {verb.name}: by id, or with --state, --task, --error, "
-            "--older-than or --due-before."
+            f"Say which jobs to {verb.name}: by id, or with --state, --task, --group, --arg, "
+            "--meta, --error, --older-than, --due-before, --since or --until."
         )
     if not meant.queues and not meant.all_queues:
         raise UsageError(f"Say in which queue to {verb.name} jobs: --queue NAME, or --all-queues.")
     if meant.queues and meant.all_queues:
         raise UsageError("Give --queue or --all-queues, not both.")
-    for state in meant.wanted.states:
-        if state not in verb.possible:
-            allowed = ", ".join(state.value for state in verb.possible)
-            raise UsageError(f"What is {state} cannot be {verb.past}; only what is {allowed} can.")
+    verb.check(meant.wanted.states)
 
 
 def _choose(
     site: Site, queues: Sequence[str], wanted: Filter, limit: int | None
 ) -> tuple[dict[str, list[str]], Counter[str]]:
     """Ids by queue, and how many there are of each state; reads jobs only if ids do not say."""
-    where: dict[str, list[str]] = {}
-    tally: Counter[str] = Counter()
     with bar("looking") as tick:
-        look = scan(site, queues, wanted, tick)
-        read = ((one.state, one.queue, one.id) for one in look.each())
-        for state, queue, id in read if wanted.reads_jobs else look.ids():
-            where.setdefault(queue, []).append(id)
-            tally[state] += 1
-            if tally.total() == limit:
-                break
-    return where, tally
+        chosen = scan(site, queues, wanted, tick).choose(limit)
+    tally: Counter[str] = Counter()
+    for ids in chosen.values():
+        tally.update(ids.values())
+    return {queue: [*ids] for queue, ids in chosen.items()}, tally
 
 
 def _act(site: Site, where: dict[str, list[str]], verb: JobVerb, how: How) -> list[dict[str, str]]:
     outcomes = []
     with bar(verb.name, sum(map(len, where.values()))) as tick:
-        for queue, ids in where.items():
-            for i in range(0, len(ids), MAX_PAGE):
-                some = ids[i : i + MAX_PAGE]
-                replies = site.client.run_many(verb.commands(site.keys(queue), some, how))
-                words = [word for reply in replies for word in results(reply)]
-                outcomes += [
-                    {"queue": queue, "id": id, "word": word}
-                    for id, word in zip(some, words, strict=True)
-                ]
-                tick(len(some))
+        for queue, ids, words in changes(site, verb, where, how):
+            outcomes += [
+                {"queue": queue, "id": id, "word": word}
+                for id, word in zip(ids, words, strict=True)
+            ]
+            tick(len(ids))
     return outcomes
 
 

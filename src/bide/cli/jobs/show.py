@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import wraps
 from itertools import islice
 from typing import Any, Final
@@ -17,10 +17,12 @@ import click
 
 from bide.cli.options import (
     flag,
+    import_configured,
     json_option,
     limit_option,
     option,
     queues_option,
+    read_value,
     site_options,
     together,
 )
@@ -49,23 +51,13 @@ from bide.model.payload.batched import calls_in, is_batch
 from bide.model.payload.body import DEFAULT_TIMEOUT
 from bide.model.payload.signing import Kind, Seal, Verdict
 from bide.protocol.commands.jobs import MAX_PAGE
+from bide.queue._sync.scan import Scan
 from bide.queue.explain import Reason
-from bide.queue.job_view import call, not_found, written
-from bide.views._sync import Scan, Site
-from bide.views.job import (
-    FoundJob,
-    brief,
-    error_line,
-    full,
-    given_description,
-    policy_line,
-    why_report,
-)
+from bide.queue.job_view import call, error_line, not_found, written
+from bide.queue.select import EVERY, PAGE, Filter, FoundJob, anywhere, as_stored, before_us
+from bide.views._sync import Site
+from bide.views.job import brief, full, given_description, policy_line, why_report
 from bide.views.params import ORDER, moment_exactly, read_moment, relative
-from bide.views.search import OVERLAP, Filter, anywhere
-
-MOST: Final = 1_000_000_000
-"""More jobs than any server holds: what `--limit` and `--offset` may be."""
 
 _FILTER: Final = together(
     queues_option("Queue to look in; repeat for more."),
@@ -77,6 +69,15 @@ _FILTER: Final = together(
         type=click.Choice([state.value for state in ORDER]),
     ),
     option("--task", "PATTERN", "Name of the task, or a pattern: 'shop:*'."),
+    option("-g --group", "NAME", "Group of the jobs."),
+    option(
+        "--arg args",
+        "NAME=VALUE",
+        "Argument of the jobs; repeat for more. 0=VALUE is the first positional argument. Names "
+        "of positional arguments are known of the tasks in the modules of [tool.bide.worker].",
+        multiple=True,
+    ),
+    option("--meta", "NAME=VALUE", "Entry of the jobs' meta; repeat for more.", multiple=True),
     option("--error", "PATTERN", "Part of the last error, or a pattern: 'KeyError: *'."),
     option(
         "--older-than",
@@ -86,6 +87,12 @@ _FILTER: Final = together(
     option(
         "--due-before", "WHEN", "Jobs that are due before a moment, or within a duration from now."
     ),
+    option(
+        "--since",
+        "MOMENT",
+        "Jobs that ended, started or are due (depending on their state) then or later.",
+    ),
+    option("--until", "MOMENT", "The same before this moment."),
 )
 
 
@@ -97,22 +104,33 @@ def filter_options(function: Callable[..., Any]) -> Any:
 
     @wraps(function)
     def with_filter(
-        *args: Any,
         states: Sequence[str],
         task: str | None,
+        group: str | None,
+        args: Sequence[str],
+        meta: Sequence[str],
         error: str | None,
         older_than: str | None,
         due_before: str | None,
+        since: str | None,
+        until: str | None,
         **options: Any,
     ) -> Any:
+        if any(not pair[:1].isdecimal() for pair in args):
+            import_configured("positional arguments have no names here")
         wanted = Filter(
             states=in_order(states),
             task=task,
+            group=group,
+            args=_read_pairs("--arg", args),
+            meta=_read_pairs("--meta", meta),
             error=None if error is None else anywhere(error),
             older_us=None if older_than is None else to_us(older_than, "--older-than"),
             due_before_us=None if due_before is None else _read_before(due_before),
+            since_us=None if since is None else at_to_us(read_moment(since, "--since")),
+            until_us=None if until is None else at_to_us(read_moment(until, "--until")),
         )
-        return function(*args, wanted=wanted, **options)
+        return function(wanted=wanted, **options)
 
     return _FILTER(with_filter)
 
@@ -122,17 +140,27 @@ def in_order(states: Sequence[str]) -> tuple[State, ...]:
     return tuple(state for state in ORDER if state in states)
 
 
+def _read_pairs(option: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """Names and values, as `bide enqueue` reads them: JSON where it is JSON, else text."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{option} {pair!r} has no value; write it as NAME=VALUE.")
+        found[name] = read_value(value)
+    return as_stored(found, option)
+
+
 def _read_before(text: str) -> int:
     try:
-        ahead = timedelta(microseconds=to_us(text, "--due-before"))
+        return before_us(text, "--due-before")
     except UsageError:
         return at_to_us(read_moment(text, "--due-before"))
-    return at_to_us(datetime.now(UTC) + ahead)
 
 
 def scan(site: Site, queues: Sequence[str], wanted: Filter, tick: Callable[[int], None]) -> Scan:
     """All jobs that fit, state by state and queue by queue; `tick` gets how many were looked at."""
-    return Scan(site, queues, wanted, look=MOST, page=MAX_PAGE - OVERLAP, tick=tick)
+    return Scan(site, queues, wanted, look=EVERY, page=PAGE, tick=tick)
 
 
 def read_ids(ids: Sequence[str]) -> list[str]:
@@ -389,8 +417,8 @@ def _ago(at: datetime, now: datetime) -> str:
 
 @click.command()
 @filter_options
-@limit_option("jobs to list", 50, MOST)
-@option("--offset", "N", "Number of jobs to skip.", type=click.IntRange(0, MOST), default=0)
+@limit_option("jobs to list", 50, EVERY)
+@option("--offset", "N", "Number of jobs to skip.", type=click.IntRange(0, EVERY), default=0)
 @flag("--ids only_ids", "Print ids only, for `bide jobs ... -`.")
 @site_options
 @json_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from bide.client import aio, config
 from bide.client.execute import RETRY_FOR
@@ -44,6 +44,7 @@ from bide.queue.core import (
     Exchange,
     checked_callback,
     checked_ids,
+    checked_limit,
     chunks,
     not_unique,
     options_only,
@@ -57,6 +58,10 @@ from bide.queue.schedules import declaring
 from bide.tasks import middleware
 from bide.tasks.middleware import around_sending
 from bide.tasks.task import Function
+
+if TYPE_CHECKING:
+    from bide.queue._async.selection import AsyncSelection
+    from bide.queue.verbs import BulkResult
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -362,6 +367,76 @@ class AsyncQueue(loops.AsyncQueueSide):
         """Return a page of the jobs in a state: due jobs in running order, others newest first."""
         ids = await self._client.run(job_commands.listing(self.keys, state, start, count))
         return [job for job in await self.fetch_many(ids) if job is not None]
+
+    def where(
+        self,
+        *,
+        state: str | Iterable[str] = (),
+        task: Function | str | None = None,
+        group: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        error: str | None = None,
+        older_than: Duration | None = None,
+        due_before: Duration | datetime | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> AsyncSelection:
+        """Select the jobs that match all given conditions, to read or to change them.
+
+            await queue.where(state="delayed", kwargs={"user_id": 42}).cancel()
+
+        Nothing is sent before the selection is used. A selection without conditions can be read,
+        and not changed.
+
+        Args:
+            state: one or several states; without it all, or those that the change usually affects.
+            task: a task, or the name of one, which may be a pattern: `"shop:*"`.
+            group: the name of a group.
+            args: the first positional arguments.
+            kwargs: arguments by name. A positional argument counts under the name of its parameter
+                if this process has imported the function. Arguments that are pickled never match.
+            meta: entries of the job's meta.
+            error: a part of the last error, or a pattern: `"KeyError: *"`.
+            older_than: jobs that ended, started or were due (depending on their state) longer ago.
+            due_before: jobs that are due before a moment, or within a duration from now.
+            since: jobs that ended, started or are due (depending on their state) at this moment or
+                later.
+            until: the same before this moment.
+            limit: maximum number of jobs.
+
+        Raises:
+            UsageError: a condition is invalid.
+        """
+        from bide.queue._async.selection import AsyncSelection  # when it is first used
+        from bide.queue.select import make_filter
+
+        wanted = make_filter(
+            state=state,
+            task=task,
+            group=group,
+            args=args,
+            kwargs=kwargs,
+            meta=meta,
+            error=error,
+            older_than=older_than,
+            due_before=due_before,
+            since=since,
+            until=until,
+        )
+        return AsyncSelection(self, wanted, checked_limit(limit))
+
+    async def spread(self, over: Duration) -> BulkResult:
+        """Spread the jobs that are due and wait evenly over a time from now, such as `"10m"`.
+
+        `where(...).spread(over)` spreads other jobs.
+
+        Raises:
+            UsageError: `over` is invalid.
+        """
+        return await self.where(state="waiting").spread(over)
 
     async def upcoming(
         self, count: int = 50, within: Duration | None = None

@@ -1,0 +1,224 @@
+"""Reading the jobs that fit a filter, and changing them in bounded steps.
+
+`AsyncReader` reads queues of one prefix, and `AsyncScan` looks through their lists.
+`make format` writes `_sync/scan.py` from this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final, TypeVar
+
+from bide.client import aio
+from bide.errors import BideError
+from bide.model.job import LISTABLE, Snapshot, State
+from bide.protocol.command import Command
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands.jobs import QueueStats
+from bide.protocol.keys import Keys, keys_of
+from bide.queue.select import (
+    LOOK,
+    MOVING,
+    UNFINISHED,
+    Filter,
+    FoundJob,
+    Mask,
+    Paging,
+    Place,
+    unmasked,
+)
+from bide.queue.verbs import How, JobVerb, results
+
+T = TypeVar("T")
+
+
+class AsyncReader:
+    """The queues of a prefix, as they are read."""
+
+    def __init__(self, client: aio.AsyncClient, prefix: str, mask: Mask = unmasked) -> None:
+        """Set up; nothing is sent yet."""
+        self.client: Final = client
+        self.prefix: Final = prefix
+        self.mask: Final = mask
+        self._ahead = timedelta()
+
+    @property
+    def now(self) -> datetime:
+        """The server's time, as far as it is known: by its clock jobs are due."""
+        return datetime.now(UTC) + self._ahead
+
+    def keys(self, queue: str) -> Keys:
+        """The keys of a queue."""
+        return keys_of(queue, self.prefix)
+
+    async def each(
+        self, queues: Iterable[str], command: Callable[[Keys], Command[T]]
+    ) -> dict[str, T]:
+        """By queue, what a command replies; in one round trip."""
+        names = list(queues)
+        replies = await self.client.run_many([command(self.keys(name)) for name in names])
+        return dict(zip(names, replies, strict=True))
+
+    async def counts(self, queues: Iterable[str]) -> dict[str, QueueStats]:
+        """How many jobs are in each state, by queue."""
+        counts = await self.each(queues, job_commands.counts)
+        if counts:
+            self._ahead = max(each.now for each in counts.values()) - datetime.now(UTC)
+        return counts
+
+    async def fetch(self, queue: str, ids: Sequence[str]) -> list[Snapshot]:
+        """The jobs of those ids that are there."""
+        pages = await self.client.run_many(job_commands.fetch_many(self.keys(queue), ids))
+        return [snapshot for page in pages for snapshot in page if snapshot is not None]
+
+
+_READ: Final = 200
+"""Jobs read per round trip."""
+
+
+@dataclass
+class AsyncScan:
+    """How far somebody has looked for the jobs that fit a filter."""
+
+    reader: AsyncReader
+    queues: Sequence[str]
+    wanted: Filter
+    look: int = LOOK
+    """How many jobs to look at, at most."""
+    after: str = ""
+    """The position of an earlier scan; empty to begin. Otherwise `UsageError` is raised."""
+    page: int = 0
+    """Jobs read per round trip; 0 for `_READ`."""
+    tick: Callable[[int], None] | None = None
+    """Called with the number of jobs of each page that was read."""
+    looked: int = 0
+    """How many jobs were looked at, in earlier scans too."""
+    total: int = 0
+    """How many there are to look at, from the beginning."""
+    states: dict[str, int] = field(default_factory=dict)
+    """How many jobs of the queues are in each state."""
+    next: Place | None = None
+    """The position to continue from; None at the end."""
+    _behind: tuple[str, ...] = ()
+
+    async def run(self, most: int) -> list[FoundJob]:
+        """The next jobs that fit, `most` at most."""
+        found: list[FoundJob] = []
+        async for seen, place in self._places():
+            if len(found) == most:
+                self.next = place
+                break
+            if self.wanted.fits(seen, self.reader.mask):
+                found.append(seen)
+        return found
+
+    async def each(self) -> AsyncIterator[FoundJob]:
+        """All that fit among those that are looked at."""
+        async for seen, _ in self._places():
+            if self.wanted.fits(seen, self.reader.mask):
+                yield seen
+
+    async def ids(self) -> AsyncIterator[tuple[State, str, str]]:
+        """State, queue and id of all in the states of the filter; no job is read."""
+        async for state, queue, fresh in self._pages():
+            self.looked += len(fresh)
+            for id in fresh:
+                yield state, queue, id
+
+    async def choose(self, limit: int | None = None) -> dict[str, dict[str, State]]:
+        """By queue, ids and states of all that fit, each once; reads jobs only if need be."""
+        chosen: dict[str, dict[str, State]] = {}
+        left = limit
+        async for state, queue, id in self._read() if self.wanted.reads_jobs else self.ids():
+            ids = chosen.setdefault(queue, {})
+            if left is not None and id not in ids:
+                left -= 1
+            ids[id] = state  # it may have moved on, and be met in its next state
+            if left == 0:
+                break
+        return chosen
+
+    async def _read(self) -> AsyncIterator[tuple[State, str, str]]:
+        async for seen in self.each():
+            yield seen.state, seen.queue, seen.id
+
+    async def _places(self) -> AsyncIterator[tuple[FoundJob, Place]]:
+        """Jobs with where each stands."""
+        async for state, queue, fresh in self._pages():
+            by_id = {one.id: one for one in await self.reader.fetch(queue, [*fresh])}
+            for id, at in fresh.items():
+                place = Place(at, self.looked, state, queue, self._behind)
+                self.looked += 1
+                self._behind = (id,) if state in MOVING else ()
+                if id in by_id:
+                    yield FoundJob(queue, by_id[id]), place
+
+    def _may_hold(self, counts: QueueStats, state: State) -> bool:
+        """Whether a list had jobs, or jobs of a list that was read before it may have moved to it.
+
+        Lists of finished jobs are not read for what ends meanwhile.
+        """
+        lists = {state}
+        if state in UNFINISHED:
+            read_before = self.wanted.states[: self.wanted.states.index(state)]
+            lists |= {*read_before} & {*UNFINISHED[: UNFINISHED.index(state)]}
+        return any(getattr(counts, one) for one in lists)
+
+    async def _pages(self) -> AsyncIterator[tuple[State, str, dict[str, int]]]:
+        """State, queue, and ids with their places in the list, a page at a time, each id once."""
+        lists = [(state, queue) for state in self.wanted.states for queue in self.queues]
+        begin = Place.read(self.after, lists)
+        counts = await self.reader.counts(self.queues)
+        self.states = {
+            state: sum(getattr(each, state) for each in counts.values()) for state in LISTABLE
+        }
+        self.total = sum(self.states[state] for state in self.wanted.states)
+        self.looked, most = begin.looked, begin.looked + self.look
+        paging, self._behind = Paging(begin.start, begin.behind), begin.behind
+        for state, queue in lists[lists.index((begin.state, begin.queue)) :] if lists else []:
+            while self._may_hold(counts[queue], state) and not paging.is_over:
+                if self.looked >= most:
+                    self.next = Place(paging.start, self.looked, state, queue, self._behind)
+                    return
+                start, size = paging.page(min(self.page or _READ, most - self.looked))
+                command = job_commands.listing(self.reader.keys(queue), state, start, size)
+                ids = await self.reader.client.run(command)
+                fresh = paging.read(ids)
+                if self.tick is not None:
+                    self.tick(len(fresh))
+                yield state, queue, fresh
+            paging, self._behind = Paging(), ()
+
+
+_TRIP: Final = 10
+"""Calls per round trip: a bulk change leaves others their turn."""
+
+
+async def changes(
+    reader: AsyncReader, verb: JobVerb, where: Mapping[str, Sequence[str]], how: How
+) -> AsyncIterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """Change jobs of queues in bounded steps; yield queue, ids and results of each step.
+
+    Raises:
+        BideError: a call failed; what the others of its round trip did is yielded before.
+    """
+    for queue, ids in where.items():
+        calls = verb.calls(reader.keys(queue), ids, how)
+        while trip := [*islice(calls, _TRIP)]:
+            done: list[str] = []
+            words: list[str] = []
+            failed: BideError | None = None
+            replies = await reader.client.attempt_many([command for _, command in trip])
+            for (some, _), reply in zip(trip, replies, strict=True):
+                if isinstance(reply, BideError):
+                    failed = failed or reply
+                else:
+                    done += some
+                    words += results(reply)
+            if done:
+                yield queue, done, words
+            if failed is not None:
+                raise failed

@@ -1,0 +1,412 @@
+"""Which jobs are meant: a filter, how far a list was read, and where to go on.
+
+The library, the command line and the dashboard have this one filter.
+
+A search reads state by state and queue by queue, a bounded number of jobs at a time, and can be
+continued. A page is read by its offset in the list, and each job that leaves the list before that
+offset moves all others up. So pages overlap. If a page contains nothing that was read before, the
+jobs have moved up by more than the overlap, and the search reads further up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from glob import escape
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from bide.errors import PayloadError, UsageError
+from bide.logs import plain, printable
+from bide.model.durations import Duration, at_to_us, to_us
+from bide.model.ids import LONGEST, check_name
+from bide.model.job import FINISHED, LISTABLE, Snapshot, State
+from bide.model.payload.body import ErrorInfo
+from bide.protocol.commands.jobs import MAX_PAGE
+from bide.queue.job_view import JobView, error_line, written
+from bide.tasks.registry import task_name
+from bide.tasks.task import signature_of_loaded
+
+_NUMBER: Final = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\d+"  # a UUID is one
+)
+_QUOTED: Final = re.compile(r"(?<!\w)'(?:[^']|'(?=\w))*'|\"[^\"]*\"")
+"""An apostrophe within a word does not start a quotation."""
+LONGEST_LINE: Final = 200
+_COMPARED: Final = 1_000
+"""Characters of a line that are compared; what is quoted is often longer than what is shown."""
+
+
+def first_line(error: ErrorInfo) -> str:
+    """The first line of a message, as far as it is compared."""
+    return error.message[:_COMPARED].partition("\n")[0]
+
+
+def kind_of(error: ErrorInfo | None) -> str:
+    """The same text for all failures of a kind, such as `ValueError: no order #`."""
+    if error is None:
+        return "(no error was kept)"
+    message = _NUMBER.sub("#", _QUOTED.sub("'…'", first_line(error)))[:LONGEST_LINE]
+    # It goes through addresses and forms, which neither blanks at the ends nor controls survive.
+    return printable(f"{error.type}: {message}" if message.strip() else error.type).strip()
+
+
+OVERLAP: Final = 50
+"""Jobs that are read once more with each page."""
+
+BACK: Final = 200
+"""Places by which it goes back where it has met nothing that it knows."""
+
+
+class Paging:
+    """How far a list was read."""
+
+    def __init__(self, start: int = 0, known: Sequence[str] = ()) -> None:
+        """Start at a place; `known` was read right before it, or the last of that."""
+        self.start = start
+        self._known = set(known)
+        self._first = self._size = 0
+        self.is_over = False
+        """Whether there is nothing left to read."""
+
+    def page(self, most: int) -> tuple[int, int]:
+        """Place and size of the page to read next, for `most` that were not read before."""
+        self._first = max(0, self.start - OVERLAP) if self._known else self.start
+        self._size = most + self.start - self._first
+        return self._first, self._size
+
+    def read(self, ids: Sequence[str]) -> dict[str, int]:
+        """Of the ids of that page those that were not read before, with their places."""
+        met = next((i for i, id in enumerate(ids) if id in self._known), None)
+        if met is None and self._known and self._first:
+            self.start = max(0, self._first - BACK)
+            return {}
+        behind = enumerate(ids[met or 0 :], self._first + (met or 0))
+        fresh = {id: at for at, id in behind if id not in self._known}
+        self._known.update(fresh)
+        self.start = self._first + len(ids)
+        self.is_over = len(ids) < self._size
+        return fresh
+
+
+EVERY: Final = 1_000_000_000
+"""More jobs than any server holds, for a search that looks at each."""
+
+PAGE: Final = MAX_PAGE - OVERLAP
+"""Jobs that such a search reads per round trip."""
+
+LOOK: Final = 2_000
+"""Jobs that one page looks at, at most."""
+
+MOVING: Final = (State.WAITING, State.DELAYED)
+"""States whose lists lose their first jobs; the others gain theirs there."""
+
+_DIGITS: Final = re.compile("[0-9]{1,12}")
+
+
+class FoundJob(NamedTuple):
+    """A job, where it was found."""
+
+    queue: str
+    snapshot: Snapshot
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.snapshot.id
+
+    @property
+    def state(self) -> State:
+        """The job's state."""
+        return self.snapshot.state
+
+    @property
+    def job(self) -> JobView[Any]:
+        """The job, as the library shows it; pickled arguments stay unread."""
+        return JobView(None, self.snapshot.id, snapshot=self.snapshot)
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether it is a job that has yet to run."""
+        return self.state in UNBEGUN and not self.snapshot.is_item
+
+    @property
+    def moment_us(self) -> int:
+        """When it finished, or began to run, or is due: as its state has it."""
+        seen = self.snapshot
+        if seen.state in FINISHED:
+            return seen.finished_us
+        if seen.state == State.ACTIVE and seen.run is not None:
+            return seen.run.started_us
+        return seen.due_us
+
+    @property
+    def ago(self) -> float:
+        """Seconds since that moment, by the server's clock; negative for one to come."""
+        return (self.snapshot.now_us - self.moment_us) / 1e6
+
+
+UNBEGUN: Final = (State.WAITING, State.DELAYED, State.BLOCKED)
+
+Mask = Callable[[str, str, Any], Any]
+"""From a task's name, what it is (`args`, `kwargs`, `meta`, `result`, `data`) and the value: what
+is shown in its place, as JSON can hold it."""
+
+
+def unmasked(task: str, kind: str, value: Any) -> Any:
+    """Show every value: the mask of the library, and of the command line."""
+    return value
+
+
+def searched(snapshot: Snapshot, mask: Mask) -> str:
+    """Return the text that a search looks in: only what the page shows of the job."""
+    parts = [snapshot.id]
+    try:
+        if snapshot.is_item:
+            parts.append(written(mask(snapshot.task, "data", plain(snapshot.data()))))
+        else:
+            head = snapshot.head
+            parts.append(head.description or "")
+            if head.codec == "json":
+                parts.append(written(mask(snapshot.task, "args", plain(list(head.args)))))
+                parts.append(written(mask(snapshot.task, "kwargs", plain(dict(head.kwargs)))))
+    except PayloadError:
+        pass
+    return "\n".join(parts)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What a job must be, to be meant."""
+
+    states: tuple[State, ...]
+    task: str | None = None
+    """A pattern with the wildcards of a shell."""
+    group: str | None = None
+    """The name of its group."""
+    args: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments by name or position, behind the mask; others may be anything. Pickled arguments are
+    not read."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The same of its meta."""
+    error: str | None = None
+    """Another, of the line `ValueError: no such order`."""
+    kind: str = ""
+    """Of failure, as `kind_of` names it."""
+    text: str = ""
+    """In what is shown of the job, behind the mask."""
+    since_us: int | None = None
+    until_us: int | None = None
+    """A range of the moment at which it came to its state, or is due."""
+    older_us: int | None = None
+    """How long ago that moment must be, by the server's clock."""
+    due_before_us: int | None = None
+
+    def within(self, states: tuple[State, ...]) -> Filter:
+        """The same filter for jobs in these states."""
+        return replace(self, states=states)
+
+    @property
+    def reads_jobs(self) -> bool:
+        """Whether queue and state alone do not say who is meant."""
+        return self != Filter(self.states)
+
+    def fits(self, seen: FoundJob, mask: Mask) -> bool:
+        """Whether a job is meant."""
+        snapshot, at_us = seen.snapshot, seen.moment_us
+        if seen.state not in self.states:
+            return False  # it has moved since the list was read
+        if self.task is not None and not fnmatchcase(snapshot.task, self.task):
+            return False
+        if self.group is not None and snapshot.constraints.group != self.group:
+            return False
+        error = snapshot.notes.error
+        if self.error is not None and not (error and fnmatchcase(error_line(error), self.error)):
+            return False
+        if self.kind and kind_of(error) != self.kind:
+            return False
+        if self.since_us is not None and at_us < self.since_us:
+            return False
+        if self.until_us is not None and at_us >= self.until_us:
+            return False
+        if self.older_us is not None and snapshot.now_us - at_us <= self.older_us:
+            return False
+        if self.due_before_us is not None and snapshot.due_us >= self.due_before_us:
+            return False
+        if (self.args or self.meta) and not self._fits_payload(snapshot, mask):
+            return False
+        return not self.text or self.text.lower() in searched(snapshot, mask).lower()
+
+    def _fits_payload(self, snapshot: Snapshot, mask: Mask) -> bool:
+        """Whether its arguments and its meta have these values."""
+        if snapshot.is_item:
+            return False
+        task = snapshot.task
+        try:
+            meta = snapshot.head.meta or {}
+            if self.meta and not _has(mask(task, "meta", meta), self.meta):
+                return False
+            if not self.args:
+                return True
+            body = snapshot.body()
+            given = [list(body.args), dict(body.kwargs)]
+            if body.codec != "json":  # values of other types, as JSON would hold them
+                given = msgspec.json.decode(msgspec.json.encode(given))
+        except (PayloadError, msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+            return False
+        args, kwargs = mask(task, "args", given[0]), mask(task, "kwargs", given[1])
+        if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
+            return False  # what the mask shows has no values
+        takes = signature_of_loaded(task)
+        named: dict[str, Any] = {**kwargs}
+        for i, value in enumerate(args):
+            named[str(i)] = value
+            if takes is not None:
+                named.setdefault(takes.position(i), value)
+        return _has(named, self.args)
+
+
+_MISSING: Final = object()
+
+
+def _has(given: Any, wanted: Mapping[str, Any]) -> bool:
+    """Whether a mapping has these values; 1 is 1.0, and not True."""
+    return isinstance(given, Mapping) and all(
+        (value := given.get(name, _MISSING)) == want
+        and isinstance(value, bool) == isinstance(want, bool)
+        for name, want in wanted.items()
+    )
+
+
+def as_stored(values: Any, what: str) -> dict[str, Any]:
+    """Values to compare with stored ones, by name: plain, as JSON holds them.
+
+    Raises:
+        UsageError: it is no mapping, or has a value that JSON cannot hold.
+    """
+    if not isinstance(values, Mapping):
+        raise UsageError(
+            f"{what} must map names to values, as {{'user_id': 42}} does, not {values!r}."
+        )
+    try:
+        return {str(n): msgspec.json.decode(msgspec.json.encode(v)) for n, v in values.items()}
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{what} has a value that JSON cannot hold: {error}.") from None
+
+
+def make_filter(
+    *,
+    state: str | Iterable[str],
+    task: Any,
+    group: str | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    meta: Mapping[str, Any] | None,
+    error: str | None,
+    older_than: Duration | None,
+    due_before: Duration | datetime | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> Filter:
+    """Make a filter of the arguments of `queue.where`.
+
+    Raises:
+        UsageError: an argument is invalid.
+    """
+    if isinstance(args, str) or not isinstance(args, Sequence):
+        raise UsageError(f"args must be a sequence of positional arguments, not {args!r}.")
+    given = as_stored(dict(enumerate(args)), "args")
+    states = [state] if isinstance(state, str) else [*state]
+    for each in states:
+        if each not in LISTABLE:
+            raise UsageError(f"There is no state {each!r}; give one of {', '.join(LISTABLE)}.")
+    return Filter(
+        states=in_turn(states),
+        task=task if task is None or isinstance(task, str) else escape(task_name(task)),
+        group=None if group is None else check_name(group, "group"),
+        args=given if kwargs is None else given | as_stored(kwargs, "kwargs"),
+        meta={} if meta is None else as_stored(meta, "meta"),
+        error=None if error is None else anywhere(checked_text(error, "error")),
+        older_us=None if older_than is None else to_us(older_than, "older_than"),
+        due_before_us=None if due_before is None else before_us(due_before),
+        since_us=None if since is None else at_to_us(since, "since"),
+        until_us=None if until is None else at_to_us(until, "until"),
+    )
+
+
+def checked_text(text: Any, what: str) -> str:
+    """A text that a filter looks for."""
+    if not isinstance(text, str) or not text:
+        raise UsageError(f"{what} must be text to look for, not {text!r}.")
+    return text
+
+
+def before_us(when: Duration | datetime, name: str = "due_before") -> int:
+    """A moment, or one so long from now, in microseconds."""
+    if isinstance(when, datetime):
+        return at_to_us(when, name)
+    return at_to_us(datetime.now(UTC)) + to_us(when, name)
+
+
+def pattern_of(text: str) -> str | None:
+    """The pattern that a parameter means; one that begins with = says the whole of a text."""
+    if text.startswith("="):
+        return escape(text[1:])
+    return anywhere(text) if text else None
+
+
+def anywhere(pattern: str) -> str:
+    """A pattern without wildcards may stand anywhere in a text."""
+    return pattern if any(char in pattern for char in "*?[") else f"*{pattern}*"
+
+
+UNFINISHED: Final = (State.BLOCKED, State.DELAYED, State.WAITING, State.ACTIVE)
+"""States of a job that has not ended, in the order in which it goes through them."""
+
+
+def in_turn(states: Sequence[str]) -> tuple[State, ...]:
+    """States in the order in which a job goes through them.
+
+    Read in this order, a job that moves on meanwhile is met in its next state.
+    """
+    return tuple(state for state in LISTABLE if state in states)
+
+
+class Place(NamedTuple):
+    """Where to continue; as text, what `after` says."""
+
+    start: int
+    """In the list of a queue's jobs in a state."""
+    looked: int
+    """How many jobs were looked at before."""
+    state: State
+    queue: str
+    behind: tuple[str, ...] = ()
+    """The job before it, in a list whose first jobs leave it."""
+
+    def __str__(self) -> str:
+        behind = (id for id in self.behind if len(id) <= LONGEST)  # another makes no address
+        return " ".join((f"{self.start}.{self.looked}.{self.state}.{self.queue}", *behind))
+
+    @classmethod
+    def read(cls, text: str, lists: Sequence[tuple[State, str]]) -> Place:
+        """Read a place; an empty text means the start of the first list."""
+        if not text:
+            return cls(0, 0, *(lists[0] if lists else (State.ACTIVE, "")))
+        place, *behind = text.split(" ", 1)
+        start, looked, state, queue, *_ = *place.split(".", 3), "", "", "", ""
+        is_number = all(_DIGITS.fullmatch(each) for each in (start, looked))
+        for one, name in lists if is_number else ():
+            if (one, name) == (state, queue):
+                return cls(int(start), int(looked), one, name, tuple(behind))
+        raise UsageError(
+            f"after={text[:60]!r} is not a place in these lists; leave it out for the first jobs."
+        )
+
+    def up(self, by: int) -> Place:
+        """The same place once so many before it have left the list; no job is passed over."""
+        return self._replace(start=max(0, self.start - by), behind=()) if by else self
