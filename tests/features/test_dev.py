@@ -23,6 +23,7 @@ from bide import Queue
 from bide.cli.dev import DevProcess
 from bide.views._sync import Site
 from tests.support.console import bide, environment, error_of
+from tests.support.eventually import eventually
 from tests.support.serving import Page
 
 pytestmark = pytest.mark.slow
@@ -180,6 +181,44 @@ def test_the_worker_follows_the_source(tmp_path: Path, start: Start) -> None:
     assert gone(processes)
     assert not (tmp_path / ".bide" / "server.sock").exists()
     assert "importlib" not in "".join(dev.said)
+
+
+def test_a_worker_of_each_profile_runs(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.bide.worker]\nmodules = 'app'\n"
+        "[tool.bide.workers.letters]\nqueues = 'letters'\n"
+        "[tool.bide.workers.parcels]\nqueues = 'parcels'\nconcurrency = 3\n"
+    )
+    app = tmp_path / "app.py"
+    app.write_text(APP + "\nQueue('parcels').task(name='parcel')(hello.function)\n")
+    dev = start("--", "sh", "-c", "echo beside; sleep 600")
+    dev.wait_for("^beside$")
+    for _ in range(2):
+        dev.wait_for(r"worker (letters|parcels)\.\w+ serves")
+    site = Site(dev.url, None)
+    eventually(lambda: len(site.workers()) == 2)
+    abouts = [worker.about for worker in site.workers()]
+    served = {(*about.queues, about.concurrency) for about in abouts}
+    assert served == {("letters", 100), ("parcels", 3)}
+    assert "WARNING" not in "".join(dev.said)
+    with closing(Queue("parcels", url=dev.url)) as parcels:
+        parcels.enqueue("parcel", "ann")
+        dev.wait_for("^hello ann$")
+        app.write_text(APP + "\n\n)\n")
+        dev.wait_for("no worker runs until")
+        assert "".join(dev.said).count("SyntaxError") == 1, "it is shown once, not by each"
+        app.write_text(APP.replace("hello {name}", "welcome, {name}"))
+        dev.wait_for(r"serves letters")
+        with closing(Queue("letters", url=dev.url)) as letters:
+            letters.enqueue("app:hello", "bob")
+        dev.wait_for("^welcome, bob$")
+    processes = below(dev.process.pid)
+    assert dev.stop() == 0
+    assert gone(processes)
+
+
+def test_no_app_and_no_modules_is_an_error(tmp_path: Path) -> None:
+    assert "as in `bide dev app.py`" in error_of(bide(tmp_path, "dev"), 2)
 
 
 def test_the_page_is_beside_it_and_ends_with_it(tmp_path: Path, start: Start) -> None:

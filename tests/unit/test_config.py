@@ -111,6 +111,27 @@ def test_everything_that_a_file_may_say(home: Path) -> None:
     )
 
 
+def test_a_profile_has_the_options_of_all_workers_that_it_leaves_out(home: Path) -> None:
+    write(
+        home,
+        """
+        [tool.bide.worker]
+        modules = ["shop"]
+        concurrency = 7
+        [tool.bide.workers.mail]
+        queues = "mail"
+        concurrency = 50
+        [tool.bide.workers.reports]
+        executor = "process"
+        """,
+    )
+    assert settings().workers == {
+        "mail": WorkerSettings(modules=("shop",), queues=("mail",), concurrency=50),
+        "reports": WorkerSettings(modules=("shop",), executor="process", concurrency=7),
+    }
+    assert settings().worker == WorkerSettings(modules=("shop",), concurrency=7)
+
+
 def test_the_nearest_file_is_read_and_no_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home, '[tool.bide]\nprefix = "outer"')
     inner = home / "src" / "shop"
@@ -194,6 +215,15 @@ def test_a_file_that_another_user_may_have_planted_is_not_read(
         ("[tool.bide.worker]\nconcurrency = true", "1 or more, not True"),
         ("[tool.bide.worker]\nlease = 'soon'", "[tool.bide.worker] of {file}: lease='soon' is not"),
         ("[tool.bide.worker]\ngrace = -1", "grace must not be negative"),
+        ("[tool.bide]\nworkers = 3", "[tool.bide.workers.NAME] of {file} is not a table"),
+        ("[tool.bide.workers]\nqueues = ['a']", "such as [tool.bide.workers.mail]"),
+        ("[tool.bide.workers.'a b']\nworkers = 1", "has a worker 'a b'; its name must have"),
+        (
+            "[tool.bide.workers.a]\nqueue = 'a'",
+            "[tool.bide.workers.a] of {file} sets 'queue', which is none of modules, queues,",
+        ),
+        ("[tool.bide.workers.a]\nlease = 'soon'", "[tool.bide.workers.a] of {file}: lease="),
+        ("[tool.bide.workers.a]\nworkers = 0", "workers in [tool.bide.workers.a] of {file} must"),
         ("a = 1\nb = = 2", "{file} is not TOML: Invalid value (at line 2, column 5)."),
         ("a = 1\nb = 'x", "{file} is not TOML: "),
     ],

@@ -10,12 +10,19 @@ from threading import Thread
 
 import pytest
 
-from bide.worker.supervisor import LIVE, READY, Notifier, WorkerProcess, WorkerStatus
+from bide.worker.supervisor import (
+    LIVE,
+    READY,
+    Notifier,
+    WorkerConfig,
+    WorkerProcess,
+    WorkerStatus,
+)
 
 
 @pytest.fixture
 def worker_process() -> WorkerProcess:
-    worker_process = WorkerProcess(0)
+    worker_process = WorkerProcess(0, WorkerConfig({}, False, (None, None)))
     worker_process.pid, worker_process.started = 42, 1000.0
     return worker_process
 

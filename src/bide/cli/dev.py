@@ -1,7 +1,7 @@
 """One command for development: a server that keeps its data, and a worker that follows the source.
 
     dev ──starts──> server     its data in `.bide/`, gone when dev is gone
-        ──line────> worker     another whenever a source changes
+        ──line────> worker     another whenever a source changes; for several, their supervisor
         ──starts──> command    what else was asked for
 
 Every part has a session of its own, so that Ctrl-C reaches `dev` alone, which stops them in order.
@@ -41,7 +41,13 @@ import click
 import msgspec
 
 from bide import logs
-from bide.cli.options import import_from_here, option, queues_option, worker_options
+from bide.cli.options import (
+    import_from_here,
+    option,
+    queues_option,
+    served_modules,
+    worker_options,
+)
 from bide.client.config import LOG_FORMATS, settings
 from bide.embedded import Server
 from bide.errors import BideError, UsageError
@@ -55,6 +61,7 @@ from bide.worker.processes.linux import python_command, signal_name
 from bide.worker.processes.pool import Control
 from bide.worker.run.outcome import from_application
 from bide.worker.supervisor import (
+    Supervisor,
     WorkerConfig,
     WorkerEvent,
     WorkerGone,
@@ -64,16 +71,18 @@ from bide.worker.supervisor import (
 )
 
 
-class DevConfig(WorkerConfig, frozen=True, kw_only=True):
-    """The configuration of a worker of `bide dev`, which serves one module."""
+class DevConfig(msgspec.Struct, frozen=True):
+    """The configuration of the workers of `bide dev`."""
 
-    module: str
+    workers: list[dict[str, Any]]
+    """The arguments of the `bide.Worker` of each."""
+    log: logs.Settings
     path: list[str]
     """Where modules are looked for first."""
 
 
 def run_worker() -> None:
-    """Run the worker: the program that `dev` starts.
+    """Run the worker, or the supervisor of several: the program that `dev` starts.
 
     If it ends because of a mistake, which it has shown, it reports that another would end so too.
     """
@@ -86,19 +95,28 @@ def run_worker() -> None:
     config = msgspec.json.decode(message, type=DevConfig)
     logs.setup(*config.log)
     sys.path[:0] = [place for place in config.path if place not in sys.path]
+    code = 0
     try:
-        importlib.import_module(config.module)
-        worker = Worker(modules=[config.module], **config.options)
-        worker.run(beside=lambda: report(worker, line))
+        for options in config.workers:
+            for module in options["modules"]:
+                importlib.import_module(module)
+        if len(config.workers) > 1:
+            configs = [WorkerConfig(options, False, config.log) for options in config.workers]
+            code = Supervisor(configs, GRACE).run()
+        else:
+            worker = Worker(**config.workers[0])
+            worker.run(beside=lambda: report(worker, line))
     except BaseException as error:
         told = [f"Error: {error}"]
         if not isinstance(error, BideError):  # the traceback, from the application's first line on
             trace = from_application(error.__traceback__)
             told = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
         sys.stderr.writelines(f"{printable(text)}\n" for text in told)
+        code = 1
+    if code:
         with contextlib.suppress(OSError):
             send(line, encode(WorkerGone("unusable")))
-        sys.exit(1)
+        sys.exit(code)
     leave_threads_behind()
 
 
@@ -332,12 +350,12 @@ _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class Dev:
-    """A server, a worker, a page, and what else is wanted, until a signal."""
+    """A server, workers, a page, and what else is wanted, until a signal."""
 
-    program: Program
-    """What the worker imports."""
-    options: dict[str, Any]
-    """Of its `bide.Worker`."""
+    root: Path
+    """The directory that its modules are imported from."""
+    workers: Sequence[dict[str, Any]]
+    """The arguments of the `bide.Worker` of each."""
     log: logs.Settings
     """Format and level of what it logs."""
     command: Sequence[str] = ()
@@ -402,11 +420,10 @@ class Dev:
             part.hurry()
 
     async def _keep_worker(self) -> None:
-        path = [str(self.program.root), str(self._here)]
-        options = {"url": self._url, "grace": GRACE, **self.options}
-        config = DevConfig(options, False, self.log, module=self.program.module, path=path)
+        workers = [{"url": self._url, "grace": GRACE, **options} for options in self.workers]
+        config = DevConfig(workers, self.log, [str(self.root), str(self._here)])
         while not self._stopped.is_set():
-            sources = Sources([self._here, self.program.root])
+            sources = Sources([self._here, self.root])
             self._last_report = None
             control = Control(
                 "bide.cli.dev:run_worker",
@@ -417,6 +434,8 @@ class Dev:
                 **self._environment,
             )
             part = DevProcess(control.process, GRACE)
+            if len(workers) > 1:  # a supervisor does not use its line
+                part.watch()
             self._parts.add(part)
             changed = asyncio.create_task(sources.changed())
             ended = asyncio.create_task(part.ended())
@@ -527,15 +546,30 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-@click.command()
-@click.argument("app")
+class _BesideCommand(click.Command):
+    """A command whose line has another program after `--`, also if its arguments are left out."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the other program aside."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_BESIDE] = args[at + 1 :]
+        return super().parse_args(ctx, args[:at])
+
+
+_BESIDE: Final = "bide.cli.dev.beside"
+
+
+@click.command(cls=_BesideCommand)
+@click.argument("app", required=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @queues_option("Queue to serve; repeat for more.  [default: the queues of APP]")
 @option("-c --concurrency", "N", "Maximum number of jobs that run at once.")
 @option("-x --executor", "", "Executor, as for `bide worker`.", type=click.Choice(EXECUTORS))
 @option("--log-format", "", "Log format, as for `bide worker`.", type=click.Choice(LOG_FORMATS))
+@click.pass_context
 def dev(
-    app: str,
+    ctx: click.Context,
+    app: str | None,
     command: tuple[str, ...],
     queues: tuple[str, ...],
     concurrency: int | None,
@@ -544,15 +578,30 @@ def dev(
 ) -> None:
     """Run APP's jobs while you write it, on a server of its own.
 
-    APP is a file such as app.py, or a module such as shop.tasks. The server (embedded: not for
-    production) keeps its data in .bide/, until you remove that directory. The worker restarts when
-    a source file changes. If a source file has a mistake, the command shows it, and runs no worker
-    until you save the file again. If `bide[web]` is installed, the dashboard is served to this
-    machine. Ctrl-C stops everything.
+    APP is a file such as app.py, or a module such as shop.tasks; by default, the modules of
+    [tool.bide.worker] in pyproject.toml. The server (embedded: not for production) keeps its data
+    in .bide/, until you remove that directory. The worker restarts when a source file changes. If a
+    source file has a mistake, the command shows it, and runs no worker until you save the file
+    again. If pyproject.toml has profiles, a worker of each runs, unless you give -q. If `bide[web]`
+    is installed, the dashboard is served to this machine. Ctrl-C stops everything.
 
     COMMAND runs beside them, and finds the server in $BIDE_URL: your web server, for instance.
     """
     import_from_here()
-    options = worker_options(queues, strategy=None, concurrency=concurrency, executor=executor)
-    log = (log_format or settings().log_format, logging.DEBUG)
-    Dev(find_program(app, Path.cwd()), options, log, command).run()
+    told = settings()
+    program = find_program(app, Path.cwd()) if app else None
+    given = (program.module,) if program else ()
+    profiles = {} if queues else told.workers
+    workers = []
+    for name, its in (profiles or {"": told.worker}).items():
+        modules = served_modules(given, its)
+        if not modules:
+            raise UsageError(
+                "No APP is given: name the file with your tasks, as in `bide dev app.py`, or set "
+                f"modules in [tool.bide.worker{f's.{name}' if name else ''}] of pyproject.toml."
+            )
+        more = {"strategy": None, "concurrency": concurrency, "executor": executor}
+        workers.append(worker_options(queues, its, modules=modules, name=name or None, **more))
+    log = (log_format or told.log_format, logging.DEBUG)
+    root = program.root if program else Path.cwd()
+    Dev(root, workers, log, (*command, *ctx.meta[_BESIDE])).run()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from bide.cli.options import (
+    all_modules,
     flag,
     import_from_here,
     json_option,
@@ -17,7 +18,6 @@ from bide.cli.options import (
     server_options,
 )
 from bide.cli.screen import count, echo, echo_json
-from bide.client.config import settings
 from bide.errors import UsageError
 from bide.model.dedup import Unique
 from bide.model.ids import short_id
@@ -102,7 +102,7 @@ def enqueue(
     positional, named = split(args)
     if not no_check:
         import_from_here()
-        function = import_task(name, settings().worker.modules)
+        function = import_task(name, all_modules())
         if not queue and isinstance(function, Task | AsyncTask):
             queue = function.queue.name
         signature = signature_of(function, name)

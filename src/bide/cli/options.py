@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import reduce, wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from bide.client.config import LOG_FORMATS, settings, url_or_prefix
+from bide.client.config import LOG_FORMATS, WorkerSettings, settings, url_or_prefix
 from bide.errors import TaskNotFound, UsageError
 from bide.model.ids import check_name
 from bide.queue.select import unmasked
@@ -150,9 +150,31 @@ def complete_queues(
     return [CompletionItem(n) for n in queue_names(url, prefix) if n.startswith(incomplete)]
 
 
-def worker_options(queues: Sequence[str], **given: Any) -> dict[str, Any]:
-    """The options of a `Worker`: those given, else those of [tool.bide.worker]; no others."""
-    told = settings().worker
+def served_modules(given: Sequence[str] = (), told: WorkerSettings | None = None) -> list[str]:
+    """The modules whose functions may run: those given, else those of [tool.bide.worker].
+
+    A program that calls this command line, such as Django's `manage.py`, may add its own.
+    """
+    context = click.get_current_context(silent=True)
+    found = [*((context and context.obj) or ()), *(given or (told or settings().worker).modules)]
+    return list(dict.fromkeys(found))
+
+
+def all_modules() -> list[str]:
+    """The modules of all workers that the file has."""
+    told = settings()
+    each = [served_modules(told=worker) for worker in (told.worker, *told.workers.values())]
+    return list(dict.fromkeys(name for names in each for name in names))
+
+
+def worker_options(
+    queues: Sequence[str], told: WorkerSettings | None = None, **given: Any
+) -> dict[str, Any]:
+    """The options of a `Worker`: those given, else those of `told`; no others.
+
+    `told` is a profile; by default [tool.bide.worker].
+    """
+    told = told or settings().worker
     options: dict[str, Any] = {"queues": list(queues or told.queues)}
     options |= {
         name: getattr(told, name, None) if value is None else value for name, value in given.items()
@@ -160,6 +182,20 @@ def worker_options(queues: Sequence[str], **given: Any) -> dict[str, Any]:
     if isinstance(options["strategy"], str):
         options["strategy"] = read_strategy(options["strategy"])
     return {name: value for name, value in options.items() if value not in (None, [])}
+
+
+def profile_named(name: str) -> WorkerSettings:
+    """The worker of this name in the file."""
+    told = settings()
+    if name not in told.workers:
+        end = did_you_mean(name, told.workers)
+        if not end:
+            end = f"; there are {', '.join(told.workers)}." if told.workers else NO_PROFILES
+        raise UsageError(f"There is no worker profile {name!r}{end}")
+    return told.workers[name]
+
+
+NO_PROFILES: Final = "; write each into a table [tool.bide.workers.NAME] of pyproject.toml."
 
 
 def import_from_here() -> None:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bide import logs
 from bide.cli.options import (
+    NO_PROFILES,
     flag,
     import_from_here,
     log_options,
     option,
+    profile_named,
     queues_option,
     read_address,
+    served_modules,
     server_options,
     url_option,
     worker_options,
 )
 from bide.cli.screen import echo
-from bide.client.config import settings
+from bide.client.config import Settings, WorkerSettings, settings
 from bide.client.url import resolve_url
 from bide.errors import UsageError
 from bide.model.durations import to_bytes, to_us
@@ -71,6 +75,8 @@ if TYPE_CHECKING:
     "Answer /livez, /readyz and /metrics on this port. Without HOST the port is open on all "
     "IPv4 interfaces (0.0.0.0); 127.0.0.1:PORT answers this machine only.",
 )
+@option("--profile", "NAME", "Take the options of [tool.bide.workers.NAME] in pyproject.toml.")
+@flag("--all all_profiles", "Start the workers of all profiles, under one supervisor.")
 @flag("--burst", "Stop when nothing is due.")
 @option("--lease", "DURATION", f"How long a job is held without renewing.  [default: {LEASE:g}s]")
 @option(
@@ -94,6 +100,8 @@ def worker(
     burst: bool,
     verbose: bool,
     log_format: str | None,
+    profile: str | None,
+    all_profiles: bool,
     **given: Any,
 ) -> int | None:
     """Run the jobs of queues.
@@ -103,32 +111,76 @@ def worker(
     MODULEs and the queues of their tasks, otherwise `default`. It stops on SIGINT or SIGTERM when
     running jobs have finished; a second signal returns them to the queue.
 
-    With -w or --health-port, and under systemd (Type=notify), a supervisor starts the workers,
-    replaces a worker that dies, and stops all of them together.
+    With -w, --health-port or --all, and under systemd (Type=notify), a supervisor starts the
+    workers, replaces a worker that dies, and stops all of them together.
+
+    A table [tool.bide.workers.NAME] in pyproject.toml is a profile: the options of one kind of
+    workers. Options that it leaves out are those of [tool.bide.worker]; options that are given here
+    take precedence, for each profile.
     """
     told = settings()
-    modules = modules or told.worker.modules
-    if not modules:
+    profiles = _profiles(told, profile, all_profiles)
+    if all_profiles and (queues or given["strategy"] is not None):
         raise UsageError(
-            "No MODULE is given: name those whose functions may run, as in `bide worker "
-            "shop.tasks`, or set modules in [tool.bide.worker] of pyproject.toml."
+            "With --all each profile has its own queues; leave out -q and --strategy, or start one "
+            "profile with --profile NAME."
         )
     log = (log_format or told.log_format, logging.DEBUG if verbose else None)
     logs.setup(*log)
     import_from_here()
-    rss = None if max_rss is None else to_bytes(max_rss, "--max-rss")
-    options = worker_options(queues, modules=list(modules), max_rss=rss, **given)
+    given["max_rss"] = None if max_rss is None else to_bytes(max_rss, "--max-rss")
     health = read_address(health_port) if health_port is not None else None
-    workers = workers or told.worker.workers
-    if workers is None and health is None and not os.environ.get("NOTIFY_SOCKET"):
-        Worker(**options).run(burst)
+    found: list[tuple[dict[str, Any], int]] = []
+    for name, its in profiles.items():
+        served = served_modules(modules, its)
+        if not served:
+            raise UsageError(_no_module(told, name))
+        options = worker_options(queues, its, modules=served, **given)
+        if name:
+            options.setdefault("name", f"{name}.{socket.gethostname()}")
+        found.append((options, workers or its.workers or 1))
+    has_number = workers is not None or any(its.workers for its in profiles.values())
+    if not (all_profiles or has_number or health or os.environ.get("NOTIFY_SOCKET")):
+        Worker(**found[0][0]).run(burst)
         leave_threads_behind()
         return None
-    if uses_processes(options.get("executor", "auto")):
-        options.setdefault("concurrency", max(1, processors() // (workers or 1)))
-    config = WorkerConfig(options, burst, log, counts=health is not None)
-    grace_us = to_us(options.get("grace", GRACE), "grace")
-    return Supervisor(config, workers or 1, grace_us / 1e6, health).run()
+    _share_processors(found)
+    configs = [
+        WorkerConfig(options, burst, log, counts=health is not None)
+        for options, number in found
+        for _ in range(number)
+    ]
+    grace_us = max(to_us(options.get("grace", GRACE), "grace") for options, _ in found)
+    return Supervisor(configs, grace_us / 1e6, health).run()
+
+
+def _profiles(told: Settings, profile: str | None, all_profiles: bool) -> dict[str, WorkerSettings]:
+    """The settings of the workers to start, by the profile's name, which is empty for none."""
+    if not all_profiles:
+        return {profile: profile_named(profile)} if profile else {"": told.worker}
+    if profile:
+        raise UsageError("--profile starts one profile and --all each of them; give one of these.")
+    if not told.workers:
+        raise UsageError(f"There are no worker profiles{NO_PROFILES}")
+    return told.workers
+
+
+def _no_module(told: Settings, profile: str) -> str:
+    table = f"[tool.bide.workers.{profile}]" if profile else "[tool.bide.worker]"
+    text = (
+        "No MODULE is given: name those whose functions may run, as in `bide worker shop.tasks`, "
+        f"or set modules in {table} of pyproject.toml"
+    )
+    names = ", ".join(told.workers)
+    return f"{text}." if profile or not names else f"{text}, or start a profile ({names}) of it."
+
+
+def _share_processors(found: Sequence[tuple[dict[str, Any], int]]) -> None:
+    """Give each worker with child processes its share of the processors, if nothing else is set."""
+    several = [each for each in found if uses_processes(each[0].get("executor", "auto"))]
+    total = sum(number for _, number in several)
+    for options, _ in several:
+        options.setdefault("concurrency", max(1, processors() // total))
 
 
 @click.command()

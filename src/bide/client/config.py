@@ -16,6 +16,10 @@ above it. It is read once per directory and process.
     concurrency = 50
     lease = "10s"
     grace = "30s"
+
+    [tool.bide.workers.reports]
+    queues = ["reports"]
+    executor = "process"
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -68,7 +72,7 @@ _MUST_BE: Final = {
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """`[tool.bide.worker]`: the defaults of `bide worker`."""
+    """`[tool.bide.worker]`: the defaults of `bide worker`. Or a profile of a worker."""
 
     modules: tuple[_Text, ...] = ()
     queues: tuple[_Text, ...] = ()
@@ -92,6 +96,8 @@ class Settings(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_field
     prefix: _Text | None = None
     log_format: LogFormat | None = None
     worker: WorkerSettings = WorkerSettings()
+    workers: dict[str, WorkerSettings] = {}
+    """`[tool.bide.workers.NAME]`: the profiles; a key that one leaves out is that of `worker`."""
     file: Path | None = None
     """The pyproject.toml that was read."""
 
@@ -113,6 +119,7 @@ def settings() -> Settings:
         prefix=os.environ.get("BIDE_PREFIX") or file.prefix,
         log_format=log_format or file.log_format,
         worker=file.worker,
+        workers=file.workers,
         file=file.file,
     )
 
@@ -250,14 +257,56 @@ def _read(file: Path) -> Settings:
     table = tool.get("bide") if isinstance(tool, dict) else None
     if table is None:
         return Settings(file=file)
-    worker = table.get("worker") if isinstance(table, dict) else None
-    if isinstance(worker, dict):
-        table = {**table, "worker": _in_full(worker, f"[tool.bide.worker] of {file}")}
+    if not isinstance(table, dict):
+        raise UsageError(_NO_TABLE.format(f"[tool.bide] of {file}"))
+    worker = table.get("worker", {})
+    workers = table.get("workers", {})
+    base = _worker(worker, f"[tool.bide.worker] of {file}")
+    profiles = _profiles(workers, worker, file)
+    rest = {key: value for key, value in table.items() if key not in ("worker", "workers")}
+    found = _convert(Settings, rest, f"[tool.bide] of {file}")
+    return msgspec.structs.replace(found, worker=base, workers=profiles, file=file)
+
+
+_NO_TABLE: Final = "{} is not a table; write its keys under it, one a line."
+
+
+def _profiles(tables: Any, base: dict[str, Any], file: Path) -> dict[str, WorkerSettings]:
+    """Read `[tool.bide.workers.NAME]`; a key that a profile leaves out is that of `base`."""
+    if not isinstance(tables, dict):
+        raise UsageError(_NO_TABLE.format(f"[tool.bide.workers.NAME] of {file}"))
+    found = {}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise UsageError(
+                f"[tool.bide.workers] of {file} sets {name!r}; a worker's keys are in a table with "
+                "its name, such as [tool.bide.workers.mail]."
+            )
+        if not _PROFILE.fullmatch(name):
+            raise UsageError(
+                f"[tool.bide.workers] of {file} has a worker {name!r}; its name must have letters, "
+                "digits, '-' and '_' only, and at most 40 of them."
+            )
+        found[name] = _worker({**base, **table}, f"[tool.bide.workers.{name}] of {file}")
+    return found
+
+
+_PROFILE: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _worker(table: Any, where: str) -> WorkerSettings:
+    if not isinstance(table, dict):
+        raise UsageError(_NO_TABLE.format(where))
+    return _convert(WorkerSettings, _in_full(table, where), where)
+
+
+def _convert(kind: type[S], table: dict[str, Any], where: str) -> S:
     try:
-        found = msgspec.convert(table, Settings)
+        return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error), table, file) from None
-    return msgspec.structs.replace(found, file=file)
+        raise _refusal(str(error), table, kind, where) from None
 
 
 def keys_of(kind: type[msgspec.Struct]) -> list[str]:
@@ -281,21 +330,21 @@ def _in_full(worker: dict[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
-_PLACE: Final = re.compile(r".* - at `\$(\.worker)?(?:\.([\w-]+))?.*`", re.DOTALL)
+_PLACE: Final = re.compile(r".* - at `\$(?:\.([\w-]+))?.*`", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - .*)?", re.DOTALL)
 
 
-def _refusal(error: str, table: Any, file: Path) -> UsageError:
+def _refusal(
+    error: str, table: dict[str, Any], kind: type[msgspec.Struct], where: str
+) -> UsageError:
     """Say in one sentence what msgspec has refused, and in which table it is."""
     place, unknown = _PLACE.fullmatch(error), _UNKNOWN.fullmatch(error)
-    is_worker, key = place.groups() if place else (None, None)
-    key = unknown[1] if unknown else key
-    where = f"[tool.bide{is_worker or ''}] of {file}"
+    key = unknown[1] if unknown else place and place[1]
     if key is None:
-        return UsageError(f"{where} is not a table; write its keys under it, one a line.")
-    must_be, value = _MUST_BE.get(key), (table["worker"] if is_worker else table)[key]
+        return UsageError(_NO_TABLE.format(where))
+    must_be, value = _MUST_BE.get(key), table[key]
     if unknown or must_be is None:
-        known = ", ".join(keys_of(WorkerSettings if is_worker else Settings))
+        known = ", ".join(keys_of(kind))
         return UsageError(f"{where} sets {key!r}, which is none of {known}.")
     if key == "strategy" and isinstance(value, dict) and value:
         queue = next(queue for queue in value if not is_whole(value[queue], 1))

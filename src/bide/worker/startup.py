@@ -159,12 +159,17 @@ def tasks_longer_than(seconds: float, queues: Sequence[str]) -> list[str]:
 
 
 async def warn(
-    client: aio.AsyncClient, everywhere: Keys, modules: Sequence[str], queues: Sequence[str]
+    client: aio.AsyncClient,
+    everywhere: Keys,
+    modules: Sequence[str],
+    queues: Sequence[str],
+    others: Sequence[str] = (),
 ) -> None:
     """Log a warning about tasks in the worker's modules whose jobs it will never receive.
 
     Modules that declare no task are skipped: their functions are enqueued by import path, to any
-    queue. A queue that another worker serves is skipped too.
+    queue. A queue that another worker serves is skipped too, and so are `others`, whose workers may
+    start at this moment.
     """
     if not modules:
         return
@@ -176,7 +181,7 @@ async def warn(
             here.setdefault(task_queue.queue, []).extend(tasks)
         else:
             log.warning("%s", _elsewhere(task_queue, tasks, client.url, everywhere.prefix))
-    missed = [queue for queue in here if queue not in queues]
+    missed = [queue for queue in here if queue not in queues and queue not in others]
     if missed and here.keys().isdisjoint(queues):
         log.warning(
             "this worker serves %s, where its modules have no task: it will not run %s; start it "

@@ -87,6 +87,8 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     log: logs.Settings
     counts: bool = False
     """Whether the worker reports metrics."""
+    others: list[str] = []
+    """The queues of the supervisor's other workers."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
@@ -268,8 +270,9 @@ STOP_MARGIN: Final = 10.0
 class WorkerProcess:
     """The place of one worker at a time."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, config: WorkerConfig) -> None:
         self.index: Final = index
+        self.config: Final = config
         self.pid = 0
         self.line: Control | None = None
         self.started = 0.0
@@ -306,21 +309,27 @@ class Supervisor:
 
     def __init__(
         self,
-        config: WorkerConfig,
-        workers: int,
+        workers: Sequence[WorkerConfig],
         grace: float,
         health: tuple[str, int] | None = None,
     ) -> None:
-        """Set up; `/livez`, `/readyz` and `/metrics` are served on interface and port `health`."""
-        self._config = config
-        self._worker_processes = [WorkerProcess(i) for i in range(workers)]
+        """Set up; `/livez`, `/readyz` and `/metrics` are served on interface and port `health`.
+
+        Several workers may have the same configuration. The first of them starts alone, so that an
+        invalid configuration is reported once.
+        """
+        queues = {name for config in workers for name in config.options.get("queues", ())}
+        self._worker_processes = [
+            WorkerProcess(i, msgspec.structs.replace(config, others=sorted(queues)))
+            for i, config in enumerate(workers)
+        ]
         self._grace = grace
         self._health = health
         self._notifier = Notifier()
         self._stops = 0
         self._said_ready = False
-        self._has_begun = False
-        """Whether a worker has started, so the configuration is valid."""
+        self._valid: list[WorkerConfig] = []
+        """The configurations with which a worker has started."""
         self._code = 0
         self._past: ByQueue = {}
         """The metrics of former workers."""
@@ -330,8 +339,9 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until all workers have ended; return the exit code."""
         linux.become_subreaper()
-        options = self._config.options
-        with titled(f"bide supervisor {', '.join(options.get('queues') or options['modules'])}"):
+        options = [each.config.options for each in self._worker_processes]
+        served = [name for each in options for name in each.get("queues") or each["modules"]]
+        with titled(f"bide supervisor {', '.join(dict.fromkeys(served))}"):
             return asyncio.run(self._run())
 
     async def _run(self) -> int:
@@ -349,7 +359,11 @@ class Supervisor:
             host, port = server.sockets[0].getsockname()[:2]
             log.info("answers /livez, /readyz and /metrics on %s:%d", host, port)
         watch = asyncio.create_task(self._watch())
-        self._start(self._worker_processes[0])
+        first: list[WorkerConfig] = []
+        for each in self._worker_processes:
+            if each.config not in first:
+                first.append(each.config)
+                self._start(each)
         try:
             await self._done.wait()
         finally:
@@ -386,7 +400,7 @@ class Supervisor:
         try:
             line = Control(
                 "bide.worker.supervisor:main",
-                encode(self._config),
+                encode(worker_process.config),
                 (),
                 partial(self._hear, worker_process),
                 lambda: None,
@@ -405,14 +419,15 @@ class Supervisor:
             return
         worker_process.status = event
         if event.polled:
-            self._begun()
+            self._begun(worker_process.config)
 
-    def _begun(self) -> None:
-        """Start the other workers after the first; if all are ready, notify systemd."""
-        self._has_begun = True
-        for worker_process in self._worker_processes:
-            if not worker_process.pid and not worker_process.done and not worker_process.started:
-                self._start(worker_process)
+    def _begun(self, config: WorkerConfig) -> None:
+        """Start the other workers of a configuration; if all are ready, notify systemd."""
+        if config not in self._valid:
+            self._valid.append(config)
+        for each in self._worker_processes:
+            if each.config == config and not each.pid and not each.done and not each.started:
+                self._start(each)
         if not self._stops and not self._said_ready and not self._what_is_unready():
             self._said_ready = True
             self._notifier.say("READY=1", f"STATUS={len(self._worker_processes)} workers")
@@ -444,10 +459,10 @@ class Supervisor:
                 log.info("worker %d has ended; %d continue", pid, left)
                 self._notifier.say(f"STATUS={left} workers")
             if not self._stops:
-                self._begun()
+                self._begun(worker_process.config)
             if how in ("died", "unusable") and code != -signal.SIGTERM:  # SIGTERM before the start
                 self._code = self._code or 1
-        elif how == "unusable" and not self._has_begun:
+        elif how == "unusable" and worker_process.config not in self._valid:
             self._code = code
             worker_process.done = True
             self.stop()
@@ -547,6 +562,7 @@ def main() -> None:
         worker = Worker(**config.options)
         worker.metrics = {} if config.counts else None
         worker.has_health_port = config.counts
+        worker.others = config.others
         worker.run(config.burst, beside=lambda: report(worker, line))
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")

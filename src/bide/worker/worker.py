@@ -207,6 +207,8 @@ class Worker:
         """The worker counts its metrics here; set it before `run` to have them."""
         self.has_health_port = False
         """Its supervisor answers probes; `bide doctor` shows whether that is so."""
+        self.others: Sequence[str] = ()
+        """Queues that other workers of the same supervisor serve."""
         self.replaceable = False
         """It stopped after `max_jobs` or by a signal, so another worker may replace it."""
         self._signalled_to = False
@@ -295,7 +297,7 @@ class Worker:
             with lifespan.heard(self._signalled):
                 if not await self._unless_stopped(startup):
                     return 0
-                await warn(client, self._global_keys, self._modules, self.queues)
+                await warn(client, self._global_keys, self._modules, self.queues, self.others)
                 return await self._run(client, burst)
         finally:
             self._stops = 0

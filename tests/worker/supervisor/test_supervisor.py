@@ -292,6 +292,83 @@ def test_so_does_one_that_has_nothing_to_do(tmp_path: Path, one_url: str, queue:
     assert unit.log.count("had nothing to do for 0.2 s") == 2
 
 
+PROFILES = """
+[tool.bide.workers.work]
+queues = "work"
+workers = 2
+[tool.bide.workers.slow]
+queues = "slow"
+executor = "{executor}"
+concurrency = 1
+"""
+
+
+def profiles(home: Path, executor: str = "process") -> None:
+    (home / "pyproject.toml").write_text(PROFILES.format(executor=executor))
+    with (home / "declares.py").open("w") as file:
+        file.write("import bide\nfrom shop import note\nbide.Queue('work').task(note)\n")
+        file.write("bide.Queue('slow').task(name='late')(note)\n")
+
+
+def test_all_profiles_run_under_one_supervisor(tmp_path: Path, one_url: str, queue: Queue) -> None:
+    profiles(tmp_path)
+    slow = Queue("slow", url=one_url)
+    with started(tmp_path, one_url, "declares", "--all") as unit:
+        unit.logged(r"worker work\.\S+ serves work, 100 at once", 2)
+        unit.logged(r"worker slow\.\S+ serves slow, 1 at once")
+        assert len(unit.worker_pids()) == 3
+        assert "WARNING" not in unit.log, "each queue is served, by one of them"
+        job, other = queue.enqueue("shop:pid"), slow.enqueue("shop:pid")
+        job.wait("20s")
+        other.wait("20s")
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+    slow.close()
+
+
+def test_a_profile_that_cannot_be_meant_ends_them_all(tmp_path: Path, one_url: str) -> None:
+    profiles(tmp_path, executor="proces")
+    with started(tmp_path, one_url, "--all") as unit:
+        assert unit.wait() == 2
+    errors = [line for line in unit.log.splitlines() if line.startswith("Error")]
+    assert len(errors) == 1
+    assert "not 'proces'" in errors[0]
+
+
+def test_one_profile_is_one_worker_in_this_process(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    profiles(tmp_path)
+    with started(tmp_path, one_url, "--profile", "slow", "--burst") as unit:
+        assert unit.wait() == 0
+        assert "serves slow, 1 at once" in unit.log
+        assert "all workers have stopped" not in unit.log, "there is no supervisor"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--profile", "wokr"], "no worker profile 'wokr'; did you mean 'work'?"),
+        (["--profile", "mail"], "no worker profile 'mail'; there are work, slow."),
+        (["--profile", "work", "--all"], "give one of these"),
+        (["--all", "-q", "work"], "leave out -q and --strategy"),
+    ],
+)
+def test_profiles_that_cannot_be_meant(
+    tmp_path: Path, one_url: str, args: list[str], says: str
+) -> None:
+    profiles(tmp_path)
+    with started(tmp_path, one_url, *args) as unit:
+        assert unit.wait() == 2
+    assert says in unit.log
+
+
+def test_without_profiles_the_error_says_where_to_write_them(tmp_path: Path, one_url: str) -> None:
+    with started(tmp_path, one_url, "--all") as unit:
+        assert unit.wait() == 2
+    assert "write each into a table [tool.bide.workers.NAME] of pyproject.toml." in unit.log
+
+
 def test_titles_say_what_each_is(tmp_path: Path, one_url: str, queue: Queue) -> None:
     def titles(pids: list[int]) -> list[str]:
         texts = [Path("/proc", str(pid), "cmdline").read_text("utf-8") for pid in pids]
