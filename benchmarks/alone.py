@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import load
+from bide.worker.supervisor import report
 
 _SETTLE = load("settle").sha
 _TIME = load("server_time").sha
@@ -37,8 +39,11 @@ _OURS = ((_SETTLE,), (_TIME,), (load("claim").sha,))
 _MANY = 500
 
 
-def work(url: str, jobs: str, concurrency: str) -> None:
-    """Run jobs that no server knows; the server is asked only for what else a worker needs."""
+def work(url: str, jobs: str, concurrency: str, counts: str = "") -> None:
+    """Run jobs that no server knows; the server is asked only for what else a worker needs.
+
+    With `counts` the worker counts its metrics, and reports them every second.
+    """
     queue = Queue(QUEUE, url=url)
     ids = [new_id() for _ in range(int(jobs))]
     first = cpu = 0.0
@@ -73,7 +78,11 @@ def work(url: str, jobs: str, concurrency: str) -> None:
         return replies
 
     aio.AsyncClient._visit = answered  # type: ignore[method-assign, assignment]
-    executed = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency)).run(True)
+    worker = Worker([queue], modules=[tasks.__name__], concurrency=int(concurrency))
+    worker.metrics = {} if counts else None
+    ours, supervisors = socket.socketpair()
+    with ours, supervisors:
+        executed = worker.run(True, beside=lambda: report(worker, ours))
     wall, cpu = time.perf_counter() - first, time.process_time() - cpu
     if executed != int(jobs):
         raise RuntimeError(f"the worker ran {executed} of {jobs} jobs")

@@ -30,6 +30,7 @@ CONSTRUCTED: Final = frozenset(
         *("bide.Retry", "bide.Retention", "bide.Unique", "bide.Worker", "bide.Body"),
         *("bide.RetryLater", "bide.PauseQueue", "bide.Snooze", "bide.Fail", "bide.Prepared"),
         *("bide.contrib.django.DatabaseConnections", "bide.contrib.otel.Tracing"),
+        "bide.contrib.otel.Metrics",
         *("bide.contrib.rq.DelayQueue", "bide.contrib.rq.Timer", "bide.logs.JobFilter"),
     )
 )
@@ -53,7 +54,7 @@ HIDDEN: Final[dict[str, str]] = {
     "bide.Snooze": "when",
     "bide.Throttle": "way",
     "bide.Unique": "way",
-    "bide.Worker": "metrics has_health_port replaceable polled",
+    "bide.Worker": "measured metrics has_health_port replaceable polled",
     "bide.contrib.django.Backend": "supports_defer supports_async_task supports_get_result "
     "supports_priority validate_task enqueue get_result check",
     "bide.logs.JobFilter": "filter",

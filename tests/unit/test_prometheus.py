@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from bide.model.latency import Distribution, Family, expose
-from bide.worker.metrics import LATENESS, RUN_TIME, WorkerMetrics, add_all
+from bide.worker.metrics import (
+    LATENESS,
+    MOST_TASKS,
+    OTHER,
+    RUN_TIME,
+    TaskMetrics,
+    WorkerMetrics,
+    add_all,
+)
 
 # The parser splits lines as `str.splitlines` does, at more than the format's line feed.
 LABELS = st.text(st.characters(exclude_categories=["Cs"])).filter(
@@ -46,13 +54,32 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
     ]
 
 
-def test_a_bound_belongs_to_the_bucket_below_it() -> None:
-    figures = WorkerMetrics()
-    for seconds in (0.0005, 0.001, 0.0011, 1800, 1801):
-        figures.note_run(seconds)
-    counts = figures.run_time.counts
-    assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
-    assert len(counts) == len(RUN_TIME) + 1
+@given(
+    st.lists(st.floats(0, 4000) | st.sampled_from(RUN_TIME)),
+    st.lists(st.floats(0, RUN_TIME[0]), max_size=9),
+)
+@example([0.0005, 0.001, 0.0011, 1800, 1801], [])
+def test_a_bound_belongs_to_the_bucket_below_it(some: list[float], quick: list[float]) -> None:
+    run_time = TaskMetrics().run_time
+    run_time.add_all(RUN_TIME, [*some])
+    run_time.add_all(RUN_TIME, [*quick])
+    counts = [0] * (len(RUN_TIME) + 1)
+    for seconds in some + quick:
+        counts[sum(bound < seconds for bound in RUN_TIME)] += 1
+    assert run_time.counts == counts
+    assert math.isclose(run_time.total, sum(some + quick), abs_tol=1e-9)
+
+
+def test_tasks_after_the_first_hundred_share_a_name() -> None:
+    total = WorkerMetrics()
+    for worker in range(3):
+        one = WorkerMetrics()
+        for number in range(80):
+            one.of(f"shop:{worker}-{number}").settled["complete"] = 1
+        total.add(one)
+    assert len(total.tasks) == MOST_TASKS + 1
+    assert total.tasks["shop:0-0"].settled == {"complete": 1}
+    assert total.tasks[OTHER].settled == {"complete": 240 - MOST_TASKS}
 
 
 def test_figures_of_workers_add_up_and_share_nothing() -> None:
@@ -60,11 +87,12 @@ def test_figures_of_workers_add_up_and_share_nothing() -> None:
         {"mail": WorkerMetrics(claims=1)},
         {"mail": WorkerMetrics(2), "low": WorkerMetrics(3)},
     )
-    one["mail"].settled["fail"] = 4
-    one["mail"].lateness.add(LATENESS, 2)
+    one["mail"].of("send").settled["fail"] = 4
+    one["mail"].of("send").lateness.add_all(LATENESS, [2])
     add_all(total, one)
     add_all(total, one)
     assert (total["mail"].claims, total["low"].claims) == (5, 6)
-    assert total["mail"].settled == {"fail": 8}
-    assert (sum(total["mail"].lateness.counts), total["mail"].lateness.total) == (2, 4)
-    assert (one["low"].claims, sum(one["mail"].lateness.counts)) == (3, 1)
+    send = total["mail"].tasks["send"]
+    assert send.settled == {"fail": 8}
+    assert (sum(send.lateness.counts), send.lateness.total) == (2, 4)
+    assert (one["low"].claims, sum(one["mail"].tasks["send"].lateness.counts)) == (3, 1)

@@ -60,20 +60,51 @@ def test_workers_tell_what_they_have_done(tmp_path: Path, one_url: str, executor
             queue.enqueue("shop:pid")
         queue.enqueue("shop:slow", "no number", retry=0)
         queue.enqueue("shop:block", 0.02, delay=0.02)
+        queue.enqueue("shop:typo", expires="1s")
         settled = "bide_worker_settled_jobs_total"
-        eventually(lambda: scrape(unit).get((settled, "default", "complete")) == 4)
+
+        def ended() -> list[float | None]:
+            seen = scrape(unit)
+            ends = ("pid", "complete"), ("slow", "fail"), ("block", "complete")
+            return [seen.get((settled, "default", f"shop:{of}", end)) for of, end in ends]
+
+        eventually(lambda: ended() == [3, 1, 1])
+        eventually(lambda: scrape(unit)[settled, "default", "other", "snooze"] == 1)
         seen = scrape(unit)
-        assert seen[settled, "default", "fail"] == 1
-        assert seen[settled, "default", "crash"] == 0
-        assert seen["bide_worker_claimed_jobs_total", "default"] == 5
+        assert seen[settled, "default", "shop:slow", "crash"] == 0
+        assert {key[2] for key in seen if key[0] == settled} == {
+            *("other", "shop:block", "shop:pid", "shop:slow"),
+        }
+        assert seen["bide_worker_claimed_jobs_total", "default"] == 6
         assert seen["bide_worker_claims_total", "default"] >= 1
         assert seen["bide_worker_refused_settles_total", "default"] == 0
         assert seen["bide_worker_processes",] == 1
         for name in ("lateness", "run"):
-            assert seen[f"bide_worker_{name}_seconds_count", "default"] == 5
-            assert seen[f"bide_worker_{name}_seconds_bucket", "default", "+Inf"] == 5
-        assert seen["bide_worker_run_seconds_sum", "default"] >= 0.02
-        assert seen["bide_worker_run_seconds_bucket", "default", "0.01"] <= 4
+            assert seen[f"bide_worker_{name}_seconds_count", "default", "shop:pid"] == 3
+            assert seen[f"bide_worker_{name}_seconds_bucket", "default", "shop:pid", "+Inf"] == 3
+        assert seen["bide_worker_run_seconds_sum", "default", "shop:block"] >= 0.02
+        assert seen["bide_worker_run_seconds_bucket", "default", "shop:block", "0.01"] == 0
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["auto", "process"])
+def test_a_job_that_runs_has_started(tmp_path: Path, one_url: str, executor: str) -> None:
+    with (
+        started(tmp_path, one_url, "-x", executor, "--health-port", "127.0.0.1:0") as unit,
+        closing(Queue("default", url=one_url)) as queue,
+    ):
+        unit.logged("serves")
+        queue.enqueue("shop:slow", 600)
+        began = ("bide_worker_lateness_seconds_count", "default", "shop:slow")
+        eventually(lambda: scrape(unit).get(began) == 1)
+        assert scrape(unit)["bide_worker_run_seconds_count", "default", "shop:slow"] == 0
+        unit.open_gate()
+        eventually(
+            lambda: scrape(unit)["bide_worker_run_seconds_count", "default", "shop:slow"] == 1
+        )
+        assert scrape(unit)[began] == 1
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
 
@@ -86,7 +117,7 @@ def test_what_a_dead_worker_has_done_still_counts(tmp_path: Path, one_url: str) 
     ):
         unit.logged("serves")
         queue.enqueue("shop:pid")
-        done = ("bide_worker_settled_jobs_total", "default", "complete")
+        done = ("bide_worker_settled_jobs_total", "default", "shop:pid", "complete")
         eventually(lambda: scrape(unit).get(done) == 1)
         queue.enqueue("shop:leave", 3, on_crash="fail")
         eventually(lambda: scrape(unit)["bide_worker_deaths_total",] == 1)

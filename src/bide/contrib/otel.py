@@ -1,13 +1,17 @@
-"""Traces by OpenTelemetry: a span where a job is enqueued, one where it runs, and a link between.
+"""Traces and metrics by OpenTelemetry.
+
+A trace has a span where a job is enqueued, one where it runs, and a link between.
 
     pip install 'bide[otel]'
 
     bide.add_middleware(Tracing())  # in a module that producers and workers import
+    bide.add_middleware(Metrics())
 
 A link, and not a parent: a job may run days after the request that asked for it has ended, and more
 than once. Each run is the root of a trace of its own, which names where it came from.
 
 https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
+https://opentelemetry.io/docs/specs/semconv/messaging/messaging-metrics/
 
 These are in development, and names have changed before: so nothing but this file knows them.
 """
@@ -15,6 +19,7 @@ These are in development, and names have changed before: so nothing but this fil
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -23,16 +28,18 @@ from typing import Any, Final
 import msgspec
 
 from bide.contrib import needed
-from bide.errors import JobCancelled, PayloadError
+from bide.errors import JobCancelled, PayloadError, TaskNotFound
 from bide.model.context import CurrentJob, Snooze
 from bide.model.durations import from_us
 from bide.model.payload.body import Body, decode_envelope
 from bide.protocol.commands.enqueue import Prepared
 from bide.tasks.middleware import FailedAttempt, Middleware
 from bide.version import VERSION
+from bide.worker.metrics import LATENESS, MOST_TASKS, OTHER, RUN_TIME
 
 with needed("OpenTelemetry", "otel"):
-    from opentelemetry import context, trace
+    from opentelemetry import context, metrics, trace
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.propagate import extract, inject
     from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TracerProvider
     from opentelemetry.util.types import Attributes
@@ -41,6 +48,8 @@ ERROR_TYPE: Final = "error.type"
 
 
 TASK: Final = "bide.tasks.task"
+
+OUTCOME: Final = "bide.outcome"
 
 
 def of_preparing(queue: str, body: Body) -> tuple[str, Attributes]:
@@ -56,12 +65,16 @@ def of_sending(queue: str, jobs: Sequence[Prepared] | None) -> tuple[str, Attrib
 
 def of_run(job: CurrentJob) -> tuple[str, Attributes]:
     """Name and attributes of the span of a run."""
-    claimed = from_us(job.token)  # by the server's clock, of which `due` is, too
     return f"run {job.queue}", {
         **_of_job(job, "run", "process"),
         "bide.redelivered": job.redelivered,
-        "bide.lateness": max(0.0, (claimed - job.due).total_seconds()),
+        "bide.lateness": _lateness(job),
     }
+
+
+def _lateness(job: CurrentJob) -> float:
+    """From the due time to the claim, in seconds; both are on the server's clock."""
+    return max(0.0, (from_us(job.token) - job.due).total_seconds())
 
 
 def of_failure(job: CurrentJob) -> tuple[str, Attributes]:
@@ -194,11 +207,15 @@ class Tracing(Middleware):
 
 
 def _record(span: Span, error: BaseException) -> None:
-    span.set_attribute(ERROR_TYPE, f"{type(error).__module__}.{type(error).__qualname__}")
+    span.set_attribute(ERROR_TYPE, _type_of(error))
     span.set_status(StatusCode.ERROR)
     with suppress(Exception):  # some exceptions make it impossible to show them
         span.record_exception(error)
         span.set_status(StatusCode.ERROR, str(error))
+
+
+def _type_of(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
 def _made(job: Prepared) -> SpanContext:
@@ -220,4 +237,66 @@ def _texts(carrier: Any) -> Mapping[str, str]:
     return {str(name): value for name, value in carrier.items() if isinstance(value, str)}
 
 
-__all__ = ["Tracing"]
+class Metrics(Middleware):
+    """A middleware that measures how late jobs start, how long they run, and how attempts end.
+
+    The metrics are `bide.lateness` and `messaging.process.duration`, histograms in seconds, and
+    `bide.attempts`, a counter. Their attributes are the queue and the task. The first 100 tasks of
+    a process have names of their own, all others share the name `other`.
+    """
+
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+        """Set the provider; by default the process's own, also if it is set later."""
+        meter = metrics.get_meter("bide", VERSION, meter_provider)
+        self._tasks: set[str] = set()
+        self._late: Final = meter.create_histogram(
+            "bide.lateness",
+            unit="s",
+            description="From the due time of a job to its claim, by the server's clock.",
+            explicit_bucket_boundaries_advisory=LATENESS,
+        )
+        self._ran: Final = meter.create_histogram(
+            "messaging.process.duration",
+            unit="s",
+            description="How long a job ran, with any outcome.",
+            explicit_bucket_boundaries_advisory=RUN_TIME,
+        )
+        self._attempts: Final = meter.create_counter(
+            "bide.attempts",
+            unit="{attempt}",
+            description="Attempts by their end: completed, retried or failed.",
+        )
+
+    @contextmanager
+    def running(self, job: CurrentJob) -> Iterator[None]:
+        """Measure a run."""
+        attributes = self._attributes(job, job.task)
+        self._late.record(_lateness(job), attributes)
+        began, errors = time.monotonic(), {}
+        try:
+            yield
+        except _NO_ERRORS:
+            raise
+        except BaseException as error:
+            errors = {ERROR_TYPE: _type_of(error)}
+            raise
+        else:
+            self._attempts.add(1, {**attributes, OUTCOME: "completed"})
+        finally:
+            self._ran.record(time.monotonic() - began, {**attributes, **errors})
+
+    def failed(self, failure: FailedAttempt) -> None:
+        """Count an attempt that failed, for whatever reason."""
+        is_unknown = isinstance(failure.error, TaskNotFound)
+        attributes = self._attributes(failure.job, OTHER if is_unknown else failure.job.task)
+        outcome = "failed" if failure.is_final else "retried"
+        self._attempts.add(1, {**attributes, OUTCOME: outcome})
+
+    def _attributes(self, job: CurrentJob, task: str) -> dict[str, str]:
+        if len(self._tasks) < MOST_TASKS:
+            self._tasks.add(task)
+        name = task if task in self._tasks else OTHER
+        return {**_common(job.queue, "run", "process"), TASK: name}
+
+
+__all__ = ["Metrics", "Tracing"]

@@ -446,9 +446,9 @@ class WorkerLoop:
     def _note_verdicts(
         self, queue_state: QueueState, settles: Sequence[Settle], verdicts: Sequence[Verdict]
     ) -> None:
-        if queue_state.metrics is not None:
-            queue_state.metrics.note_settles(settles, verdicts)
         runs = self._executor.mark_recorded(settles)
+        if (metrics := queue_state.metrics) is not None:
+            metrics.note_settles(settles, verdicts, runs)
         if verdicts.count("ok") == len(settles):
             return
         if "full" in verdicts:

@@ -115,15 +115,12 @@ class NoteBuffer:
 class LatenessBuffer:
     """How late jobs have started since the last report; any thread adds and takes."""
 
-    def __init__(self, metrics: WorkerMetrics | None = None) -> None:
-        self._metrics = metrics
+    def __init__(self) -> None:
         self._late_us: deque[float] = deque()
 
     def add(self, late_us: float) -> None:
         """Count one start, so many microseconds after its job was due."""
         self._late_us.append(late_us)
-        if self._metrics is not None:
-            self._metrics.note_start(max(0.0, late_us) / 1e6)
 
     def take(self) -> str:
         """Return the report for the next `settle` or `extend`, and begin a new one."""
@@ -213,7 +210,7 @@ class QueueState:
         """The queue's metrics; None if the worker counts none."""
         self.settles: deque[Settle] = deque()
         """Outcomes that are not sent yet; each occupies a slot until it is sent."""
-        self.lateness: Final = LatenessBuffer(metrics)
+        self.lateness: Final = LatenessBuffer()
         """How late the queue's jobs have started here."""
         self.notes: Final = NoteBuffer()
         """The notes of running jobs; any thread may add."""
@@ -361,10 +358,16 @@ class QueueState:
         server_us, claimed_at = self._clock
         return server_us + round((at - claimed_at) * 1e6)
 
-    def note_start(self, due_us: int, at: float) -> None:
-        """Record that a job started at `at` (`time.monotonic()`); any thread may call."""
+    def note_start(self, due_us: int, at: float) -> float:
+        """Record that a job started at `at` (`time.monotonic()`); any thread may call.
+
+        Returns:
+            Its lateness in microseconds.
+        """
         server_us, claimed_at = self._clock
-        self.lateness.add(server_us - due_us + (at - claimed_at) * 1e6)
+        late_us = server_us - due_us + (at - claimed_at) * 1e6
+        self.lateness.add(late_us)
+        return late_us
 
     def claimed(self, reply: Claim, sent: float, arrived: float) -> None:
         """Process the reply to the latest claim; both times are those of `time.monotonic()`."""

@@ -209,13 +209,18 @@ OUTCOMES: Final = ("complete", "retry", "fail", "snooze", "release", "cancel", "
 def worker_metrics(metrics: ByQueue, workers: int, deaths: int) -> str:
     """Return the text of `/metrics`, of the sums over all current and former workers."""
     queues = [({"queue": queue}, seen) for queue, seen in sorted(metrics.items())]
-    settled = [
-        ({**of, "outcome": name}, seen.settled.get(name, 0))
+    tasks = [
+        ({**of, "task": task}, counters)
         for of, seen in queues
+        for task, counters in sorted(seen.tasks.items())
+    ]
+    settled = [
+        ({**of, "outcome": name}, counters.settled.get(name, 0))
+        for of, counters in tasks
         for name in OUTCOMES
     ]
-    late = [(of, Distribution(LATENESS, *astuple(seen.lateness))) for of, seen in queues]
-    ran = [(of, Distribution(RUN_TIME, *astuple(seen.run_time))) for of, seen in queues]
+    late = [(of, Distribution(LATENESS, *astuple(counters.lateness))) for of, counters in tasks]
+    ran = [(of, Distribution(RUN_TIME, *astuple(counters.run_time))) for of, counters in tasks]
 
     def counter(name: str, help: str, samples: Sequence[tuple[Labels, float]]) -> Family:
         return Family(name, "counter", help, samples)
@@ -580,7 +585,7 @@ def _send(line: socket.socket, event: WorkerEvent) -> None:
 
 
 def _status(worker: Worker) -> WorkerStatus:
-    return WorkerStatus(time.monotonic(), worker.polled, worker.metrics)
+    return WorkerStatus(time.monotonic(), worker.polled, worker.measured())
 
 
 async def report(worker: Worker, line: socket.socket) -> None:

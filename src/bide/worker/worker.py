@@ -226,6 +226,14 @@ class Worker:
             return self._loop.polled
         return max(self._loop.polled, self._heartbeat.accepted_at)
 
+    def measured(self) -> ByQueue | None:
+        """Return its metrics, with the starts of jobs that still run; None if it counts none."""
+        if self.metrics is not None and self._executor is not None:
+            for run in self._executor.held_jobs():
+                if run.queue_state.metrics is not None:
+                    run.queue_state.metrics.note_start(run)
+        return self.metrics
+
     def run(self, burst: bool = False, *, beside: Beside | None = None) -> int:
         """Run jobs until SIGINT or SIGTERM; with `burst`, until nothing is due.
 

@@ -300,8 +300,7 @@ class Executor(ABC):
     def _note_run(self, run: RunningJob, seconds: float) -> None:
         self._moved_at = time.monotonic()
         self._prefetch.note_run(seconds)
-        if run.queue_state.metrics is not None:
-            run.queue_state.metrics.note_run(seconds)
+        run.ran = seconds
 
     def _end(self, run: RunningJob, ended: Ended | None = None) -> None:
         """End a job with the outcome that is decided, otherwise with `ended`."""

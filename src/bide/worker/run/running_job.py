@@ -22,6 +22,7 @@ from bide.model.payload.serializers import Codec
 from bide.protocol.commands.queues import RunningTask
 from bide.protocol.commands.worker import Ended, JobNote, Outcome
 from bide.tasks.task import Policy
+from bide.worker.metrics import OTHER
 from bide.worker.queue_state import QueueState
 
 log = Log("bide.worker")
@@ -68,6 +69,10 @@ class RunningJob(msgspec.Struct, eq=False):
     """When the job got a slot (`time.monotonic()`); 0 while it waits for one."""
     started_at: float = 0.0
     """When the job's first statement ran (`time.monotonic()`); 0 while that is not known."""
+    late: float | None = None
+    """By how many seconds it started late; None if it has not, or if metrics have counted it."""
+    ran: float = 0.0
+    """For how many seconds the job ran; 0 while that is not known."""
     deadline: float = 0.0
     policy: Policy = _DEFAULT
     codec: Codec = "json"
@@ -117,7 +122,14 @@ class RunningJob(msgspec.Struct, eq=False):
         """Record when the job's first statement ran; any thread may call."""
         if not self.started_at:
             self.started_at = at
-            self.queue_state.note_start(self.claimed.due_us, at)
+            late_us = self.queue_state.note_start(self.claimed.due_us, at)
+            if self.queue_state.metrics is not None:
+                self.late = late_us / 1e6 if late_us > 0 else 0.0
+
+    @property
+    def metric_label(self) -> str:
+        """The name of its task in metrics."""
+        return OTHER if self.missing or task_of(self) == "?" else self.task_name
 
     def started_us(self) -> int:
         """Return when the job's first statement ran, on the server's clock.
