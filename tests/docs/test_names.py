@@ -77,6 +77,10 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/delay.md": ("timezone.utc", "datetime.now"),
     "docs/howto/logging.md": ("logging.config",),
     "docs/howto/develop.md": ("node_modules", "shop.tasks"),
+    "docs/howto/metrics.md": (
+        *("bide.lateness", "bide.attempts", "bide.outcome", "bide.tasks.task"),
+        *("messaging.process.duration", "messaging.destination.name"),
+    ),
     "docs/howto/page.md": ("Host", "Forwarded", "Via", "Origin", "root_path", "card_number"),
     "docs/howto/production.md": ("bide supervisor orders", "WatchdogSec", "TimeoutStopSec"),
     "docs/howto/producers.md": ("client.sendCommand", "client.Do", "enqueue.go"),
