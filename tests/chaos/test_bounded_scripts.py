@@ -179,6 +179,39 @@ def test_no_script_takes_long(full: Full) -> None:
     assert too_long == {}
 
 
+@pytest.mark.slow
+def test_no_claim_ahead_takes_long(hollow: Full) -> None:
+    """Of ten priorities, each of which has as much that is due in a moment as the call may take."""
+    most = worker_commands.MAX_CLAIM
+    taken = []
+
+    def claim() -> None:
+        # Due in an hour, so that no claim but the timed one finds them, and then in a moment.
+        jobs = [
+            enqueue_commands.prepare(Body("app:task"), 3600, priority=i % 10)
+            for i in range(10 * most)
+        ]
+        hollow.queue.enqueue_many(jobs)
+        pipe = hollow.direct.pipeline(transaction=False)
+        for due in KEYS.names["due"][:10]:
+            ids = hollow.ids(due, most)
+            seconds, us = hollow.direct.time()
+            pipe.zadd(due, dict.fromkeys(ids, seconds * 1_000_000 + us + 19_000))
+        pipe.execute()
+        hollow.seq += 1
+        claim = worker_commands.claim(
+            KEYS, "w", hollow.seq, most, LEASE_US, 0, ahead_us=20_000, slots=most
+        )
+        taken.append(len(hollow.client.run(claim).jobs))
+        for due in KEYS.names["due"][:10]:
+            hollow.direct.delete(due)
+
+    hollow.time("claim ahead", claim)
+    print(hollow.timings, taken)
+    assert max(taken) == most
+    assert hollow.timings["claim ahead: claim"] < MOST_US
+
+
 def test_no_step_of_an_upgrade_takes_long(tmp_path: Path, hollow: Full) -> None:
     """To the schema of a later release, which lays out results anew; however large they are."""
     release = other_release.build(tmp_path)
@@ -335,6 +368,7 @@ def _time_consuming(full: Full) -> None:
     full.time("settle again", lambda: full.settle(held, "complete", "", RESULT))
     _time_noting(full)
     _time_popping(full)
+    full.time("server_time", lambda: full.client.run(worker_commands.server_time(KEYS)))
     full.time("worker_leave", lambda: full.client.run(worker_commands.worker_leave(KEYS, "w")))
     about = queue_commands.WorkerReport("host", 1, ["mail"], "auto", 1, 1, "0")
     beat = queue_commands.heartbeat(keys_of(None), "w", about)
@@ -344,10 +378,11 @@ def _time_consuming(full: Full) -> None:
 
 
 def _settle_flood(full: Full, size: int) -> None:
-    """As many outcomes as a call takes, with as many errors as it takes among them."""
+    """As many outcomes as a call takes, with as many errors among them as it takes."""
     error = b'{"type":"E","message":"' + b"x" * (size - 25) + b'"}'
-    jobs = full.claim()
-    assert len(jobs) == worker_commands.MAX_SETTLES
+    jobs: list[Claimed] = []
+    while len(jobs) < worker_commands.MAX_SETTLES:  # fewer come at once where a body is large
+        jobs += full.claim(worker_commands.MAX_SETTLES - len(jobs))
     settles = [Settle(job.id, job.token, "complete", "", RESULT) for job in jobs]
     most = min(worker_commands.MAX_ERRORS, worker_commands.MAX_ERROR_BYTES // len(error))
     for i, job in enumerate(jobs[:most]):

@@ -52,6 +52,8 @@ class Managed(Uniques):
                     job.run = Run(token=0, priority=int(priority), worker="-", due=now)
                 self.finish(job, "cancelled", now)
                 done.append(id)
+            elif word == "active" and self.recall(id, now):
+                word = "held"
             elif word == "active" and running:
                 word = "asked"
                 self.asked[id] = now
@@ -74,10 +76,15 @@ class Managed(Uniques):
                 job.move(to)
                 self._expire_no_later(job)
                 moved = True
-            reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
+            reply += [b"ok", job.score] if job else [self._elsewhere(id, now), 0]
         if moved:
             self.wake_for(max(at, now), now)
         return reply
+
+    def _elsewhere(self, id: str, now: int) -> bytes:
+        """The state of a job that does not wait; or that its worker is asked to return it."""
+        state = self.state(id, now)
+        return b"held" if state == "active" and self.recall(id, now) else state.encode()
 
     def _expire_no_later(self, job: Job) -> None:
         """It is due at another time."""
@@ -95,7 +102,7 @@ class Managed(Uniques):
                 job.move()
                 self._expire_no_later(job)
                 self.push()
-            reply += [b"ok", job.score] if job else [self.state(id, now).encode(), 0]
+            reply += [b"ok", job.score] if job else [self._elsewhere(id, now), 0]
         return reply
 
     def retry(self, now: int, ids: Sequence[str], at: int, name: str) -> Reply:
@@ -148,20 +155,21 @@ class Managed(Uniques):
             self.meta["concurrency"] = int(concurrency)
         self.meta["limited"] = 1
         self.push()
+        self.recall_all(now)
         return [b"ok", now]
 
-    def delete(self, ids: Sequence[str]) -> Reply:
+    def delete(self, now: int, ids: Sequence[str]) -> Reply:
         words = []
         for id in ids:
-            state = self.state(id, 0)
-            words.append(state if state in ("active", "gone") else "ok")
+            state = self._elsewhere(id, now).decode()
+            words.append(state if state in ("active", "held", "gone") else "ok")
             if words[-1] == "ok":
                 self.free(self.jobs.pop(id))
         return [b"ok", *(word.encode() for word in words)]
 
-    def pause(self) -> Reply:
+    def pause(self, now: int) -> Reply:
         self.meta["paused"] = 1
-        return [b"ok"]
+        return [b"held" if self.recall_all(now) else b"ok"]
 
     def resume(self) -> Reply:
         paused, held = self.meta.pop("paused", 0), self.meta.pop("held_until", 0)
@@ -169,13 +177,15 @@ class Managed(Uniques):
             self.push()
         return [b"ok"]
 
-    def purge(self, begin: str, limit: int) -> Reply:
+    def purge(self, now: int, begin: str, limit: int) -> Reply:
         if begin == "-":
             return [b"ok", 0, int(self.sweep(limit))]
         name, _, count = self.purged.partition(" ")
         if name == begin:
             return [b"ok", int(count), int("trash" in self.meta)]
         if "trash" in self.meta and self.sweep(limit):
+            return [b"busy"]
+        if self.recall_all(now):
             return [b"busy"]
         aside = self.due_jobs()
         for job in aside:

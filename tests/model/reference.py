@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from tests.model.limits import FOREVER, Limits
 from tests.model.managing import Reply
 from tests.model.settling import CRASHES, Settled
-from tests.model.store import FINISHED, LEVELS, Job, Run, by_score
+from tests.model.store import AHEAD, FINISHED, LEVELS, Job, Run, by_score
 
 GRACE, HORIZON, ALONE, LONGEST = 50_000, 2_000_000, 5_000_000, 10_000_000
 RECLAIMS, MANY_STRIKES = 10, 10
@@ -73,6 +73,8 @@ class Queue(Settled):
         lease: int,
         busy: int,
         arm: int,
+        ahead: int = 0,
+        slots: int = 0,
     ) -> Reply:
         self.keep.pop(worker, None)
         self.park.pop(worker, None)
@@ -81,6 +83,8 @@ class Queue(Settled):
         trash, constraints = "trash" in self.meta, "terms" in self.meta
         marked = self.observe(now, lease)
         calm_until = self.meta.get("calm_until", 0)
+        if now < self.meta.get("exact_until", 0) <= now + 2 * AHEAD:
+            ahead = 0
         longest = self.meta["lease_us"] = max(lease, self.meta.get("lease_us", 0))
 
         if worker in self.claims:
@@ -107,6 +111,7 @@ class Queue(Settled):
         room = limits.room if limits else FOREVER
         overdue = held_back = False
         deadlines: list[int] = []
+        heads: dict[str, int] = {}
         taken: list[Job] = []
         alone = drain = False
         suspect = next(iter(self.at("due:alone")), None)
@@ -136,7 +141,12 @@ class Queue(Settled):
                 overdue = overdue or len(picked) < len(ripe)
                 if overdue:
                     break  # and is seen to before any deadline
-                deadlines += [job.score for job in jobs[len(ripe) :][:1]]
+                if len(ripe) < len(jobs):
+                    heads[level] = jobs[len(ripe)].score
+            if ahead and not (overdue or limits or alone):
+                spare = min(count, slots) - len(taken)
+                taken += self._take_ahead(now, min(ahead, AHEAD), spare, heads, expired)
+            deadlines += heads.values()
             if limits:
                 was = overdue
                 overdue, deadlines = self._through(limits, len(taken), overdue, deadlines)
@@ -147,7 +157,6 @@ class Queue(Settled):
         told: Reply = []
         for job in taken:
             is_first = job.run is None
-            self.note_minute(now, "l", now - job.score)
             self._take(job, now, worker, lease, alone)
             told += self._told(job, is_first)
         self.claims[worker] = (now, seq, [job.id for job in taken])
@@ -164,8 +173,36 @@ class Queue(Settled):
         stays = arm == 2 or (arm == 1 and not taken)
         until = self._wait(now, worker, free, stays, deadline, overdue or more)
         left = 1 if more else 2 if held_back else 0
-        what = [left, int(alone), int(drain), b"", 0, self.lost]
+        by_level = [at for level, at in heads.items() if level != "unserved"]
+        soon = not limits and deadline is not None and deadline == min(by_level, default=None)
+        what = [left, int(alone), int(drain), b"", 0, self.lost, int(soon)]
         return [b"ok", now, until, deadline or 0, *what, *told]
+
+    def _take_ahead(
+        self, now: int, ahead: int, spare: int, heads: dict[str, int], expired: list[Job]
+    ) -> list[Job]:
+        """Jobs that are due a moment later, earliest first; what is due next, changes."""
+        soon = [
+            (job.score, place, job.id, job)
+            for place, level in enumerate(LEVELS)
+            for job in self.at(f"due:{level}")
+            if now < job.score <= now + ahead
+        ]
+        picked = sorted(soon)[: max(0, spare)]
+        taken = [
+            job
+            for *_, job in sorted(picked, key=lambda one: (one[1], one[0], one[2]))
+            if not self._expires(job, now, expired, job.score)
+        ]
+        for level in {LEVELS[place] for _, place, *_ in picked}:
+            del heads[level]
+            left = [job for job in self.at(f"due:{level}") if job not in taken]
+            if left:
+                heads[level] = left[0].score
+        if picked:
+            latest, before = picked[-1][0], self.meta.get("ahead_until", 0)
+            self.meta["ahead_until"] = max(latest, min(before, now + AHEAD))
+        return taken
 
     def _through(
         self, limits: Limits, taken: int, overdue: bool, deadlines: list[int]
@@ -185,10 +222,10 @@ class Queue(Settled):
             return False, [opens]
         return False, [max(opens, at) for at in deadlines]
 
-    def _expires(self, job: Job, now: int, expired: list[Job]) -> bool:
+    def _expires(self, job: Job, now: int, expired: list[Job], starts: int = 0) -> bool:
         """Whether it has not begun in time; then it has ended."""
         by = job.begins_by()
-        if by is None or by > now or not job.is_unbegun():
+        if by is None or by > max(now, starts) or not job.is_unbegun():
             return False
         priority = job.place.removeprefix("due:")
         if job.run is None and priority != "5":
@@ -289,12 +326,12 @@ class Queue(Settled):
         for id in ids:
             job = self.jobs.get(id)
             run = job.run if job and job.place == "active" else None
-            if job and run and (run.worker, run.started) == (worker, then):
+            if job and run and run.worker == worker and run.started >= then:
                 job.score = now + lease
                 held.append(job)
         alone = int(any(job.run and job.run.alone for job in held))
         told = [field for job in held for field in self._told(job)]
-        return [b"ok", now, 0, 0, 1, alone, 0, b"", 0, [], *told]
+        return [b"ok", now, 0, 0, 1, alone, 0, b"", 0, [], 0, *told]
 
     def _told(self, job: Job, is_first: bool = False) -> Reply:
         run = job.run
@@ -338,14 +375,15 @@ class Queue(Settled):
         return len(expired)
 
     def _take(self, job: Job, now: int, worker: str, lease: int, alone: bool) -> None:
+        starts = now if job.place == "due:unserved" else max(now, job.score)
         if job.run is None:
-            job.run = Run(token=now, priority=int(job.place.removeprefix("due:")))
+            job.run = Run(token=starts, priority=int(job.place.removeprefix("due:")))
         else:
             job.run.before = (job.run.token, job.run.settled)
-            job.run.token = max(now, job.run.token + 1)
+            job.run.token = max(starts, job.run.token + 1)
             job.run.settled = "-"
         job.run.attempt += 1
-        job.run.started, job.run.worker, job.run.alone = now, worker, int(alone)
+        job.run.started, job.run.worker, job.run.alone = starts, worker, int(alone)
         job.run.due = job.score
         job.place, job.score = "active", now + lease
 

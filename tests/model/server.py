@@ -17,6 +17,7 @@ from tests.support.listener import ChannelListener
 T = TypeVar("T")
 
 SECOND = 1_000_000
+BEGAN_US, CALL_US = 1_800_000_000 * SECOND, 700
 QUEUE = "mail"
 KEYS = keys_of(QUEUE)
 
@@ -38,10 +39,20 @@ class Server:
         return self._client.run(command)
 
     def reply(self, command: Command[Any]) -> list[Any]:
-        return self._client.run(command._replace(parse=list))
+        """What the script itself answers, to this call alone; each call takes its time."""
+        self.raw.hincrby(KEYS["meta"], "test_held_us", CALL_US)
+        return self._client.run(command._replace(parse=list, followup=None))
 
     def move(self, seconds: int) -> None:
-        self.raw.hincrby(KEYS["meta"], "test_offset_us", seconds * SECOND)
+        self.raw.hincrby(KEYS["meta"], "test_held_us", seconds * SECOND)
+
+    def now(self) -> int:
+        return int(self.raw.hget(KEYS["meta"], "test_held_us"))  # type: ignore[arg-type]
+
+    def begin(self) -> None:
+        """Empty it, and hold its clock: what is drawn must never depend on how fast it goes."""
+        self.raw.flushdb()
+        self.raw.hset(KEYS["meta"], "test_held_us", BEGAN_US)
 
     def stored(self) -> dict[str, Any]:
         """Everything, by name; sorted sets as id -> score, in their order."""

@@ -62,6 +62,7 @@ class Settled(Managed):
         if until > now:
             self.meta["limited"] = 1
             self.meta["held_until"] = max(until, self.meta.get("held_until", 0))
+            self.recall_all(now)
 
     def _freed(self, now: int, were_active: int, unbegun: list[int]) -> None:
         """Tokens go back if nobody has taken one since; who waits for a slot, is told of it."""
@@ -98,7 +99,7 @@ class Settled(Managed):
             if outcome == "release":
                 if at is not None:  # it had begun
                     run.first, run.missing = run.first or run.due, 0
-                job.again(min(run.due, now))
+                job.again(run.due_again(now))
                 return
             run.first = run.first or run.due
             if outcome == "snooze" and data:
@@ -119,4 +120,4 @@ class Settled(Managed):
         if run.crashes >= CRASHES:
             self.finish(job, "failed", now)
         else:
-            job.again(min(run.due, now))
+            job.again(run.due_again(now))

@@ -11,6 +11,9 @@ from tests.model.limits import FOREVER, Bucket, Limits
 STRIKES = 2
 BACK, FORWARD, MARK_EVERY, LONGEST_CALM = 2_000_000, 30_000_000, 1_000_000, 300_000_000
 SPARE = 15_000_000
+AHEAD = 20_000
+"""How long before it is due a job may be claimed."""
+
 KEEP = "10000 86400000000 10000 2592000000000 10000 86400000000"
 FORGET = 64
 
@@ -72,6 +75,10 @@ class Run:
             f"{self.crashes} {self.strikes} {self.alone} {self.started} {self.worker} {self.due}"
             f"{first}{retried}{missing}{ended}"
         )
+
+    def due_again(self, now: int) -> int:
+        """When it is due if it ends without an outcome; a claim ahead leaves that as it was."""
+        return self.due if self.due <= now + AHEAD else now
 
     def remembers(self, token: int, outcome: str) -> bool:
         return (token, STAMPS[outcome]) in ((self.token, self.settled), self.before)
@@ -250,6 +257,22 @@ class Store:
         self.wakeup = self.wakeup or caller
 
     # -- what several verbs do
+
+    def recall(self, id: str, now: int) -> bool:
+        """Ask its worker to return a job that was claimed ahead and is not due yet."""
+        run = self.jobs[id].run
+        if run is None or not now < run.due <= now + AHEAD:
+            return False
+        self.meta["exact_until"] = now + AHEAD
+        self.said.append(("asked", "~" + id))
+        return True
+
+    def recall_all(self, now: int) -> bool:
+        if not now < self.meta.get("ahead_until", 0) <= now + AHEAD:
+            return False
+        self.meta["exact_until"] = now + 2 * AHEAD
+        self.said.append(("asked", "~"))
+        return True
 
     def free(self, job: Job) -> None:
         """A job is being deleted, with all that it holds."""

@@ -61,7 +61,7 @@ class Play:
     """A queue and its model."""
 
     def __init__(self, server: Server) -> None:
-        server.raw.flushdb()
+        server.begin()
         self.server, self.model = server, DedupModel()
         self.numbers = 0
         self.came: dict[str, list[tuple[int, int, str, str]]] = {}

@@ -33,8 +33,11 @@ from tests.model.server import Server
 
 IDS = st.sampled_from([f"job-{c}" for c in "abcdef"])
 WORKERS = st.sampled_from(["w1", "w2", "w3", "w4"])
-WHENS = st.sampled_from(["+0"] * 6 + ["+1000000", "+4000000", "+25000000", "@-60", "@15", "@70"])
-JOBS = st.lists(st.tuples(IDS, WHENS, st.sampled_from([5, 5, 0, 9])), min_size=1, max_size=4)
+WHENS = st.sampled_from(
+    ["+0"] * 6 + ["+12000", "+1000000", "+4000000", "+25000000", "@-60", "@15", "@70"]
+)
+PRIORITIES = st.sampled_from([5, 5, 0, 9])
+JOBS = st.lists(st.tuples(IDS, WHENS, PRIORITIES), min_size=1, max_size=4)
 SOME_IDS = st.lists(IDS, min_size=1, max_size=3)
 LEASES = st.sampled_from([LEASE, LEASE, 25_000_000])
 OUTCOMES = st.sampled_from(
@@ -91,6 +94,33 @@ class Machine(RuleBasedStateMachine):
     @rule(worker=WORKERS, count=st.sampled_from([0, 1, 3]), busy=st.sampled_from([1, 2]))
     def claim_while_busy(self, worker: str, count: int, busy: int) -> None:
         self.queue.claim(worker, count, busy=busy)
+
+    @rule(
+        worker=WORKERS,
+        count=st.sampled_from([0, 1, 3]),
+        jobs=st.lists(st.tuples(IDS, st.just("+15000"), PRIORITIES), min_size=1, max_size=3),
+        expires=st.sampled_from(["", "", "", "+5000", "+1000000"]),
+        window=st.sampled_from([16_000, 20_000, 60_000]),
+        slots=st.sampled_from([1, 2, 5]),
+        then=st.sampled_from(["", "cancel", "reschedule", "promote", "delete", "pause", "purge"]),
+    )
+    def claim_ahead(
+        self,
+        worker: str,
+        count: int,
+        jobs: list[tuple[str, str, int]],
+        expires: str,
+        window: int,
+        slots: int,
+        then: str,
+    ) -> None:
+        """A claim of what is due a moment later; and perhaps it is changed before that."""
+        self.queue.enqueue(jobs, expires)
+        self.queue.claim(worker, count, ahead=(window, slots))
+        if then in ("pause", "purge"):
+            self.govern(then, 500, "this")
+        elif then:
+            self.manage(then, [id for id, *_ in jobs], "+1000000", running=True)
 
     @rule(worker=WORKERS, count=st.sampled_from([1, 2]), arm=st.sampled_from([0, 1, 1]))
     def take(self, worker: str, count: int, arm: int) -> None:

@@ -67,6 +67,8 @@ class OldTimer(rq.Worker):
         if not first or first[0][1] > time.time():
             return
         id = first[0][0].decode()
+        if not Job.exists(id, self.connection):
+            return  # delay-rq itself lost a job that its producer had not saved yet
         lock = f"delay_lock:{id}"
         if not self.connection.set(lock, self.name, nx=True, ex=LOCKED):
             return

@@ -233,9 +233,11 @@ local function take_ahead(spare)
     picks[job.level] = picked
     picked[#picked + 1], picked[#picked + 2] = job.id, job.at
   end
-  for level, picked in pairs(picks) do
-    take(level, picked)
-    heads[level] = tonumber(redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')[2])
+  for level = 1, LEVELS do
+    if picks[level] then
+      take(level, picks[level])
+      heads[level] = tonumber(redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')[2])
+    end
   end
   -- `pause` and `purge` wait until these have started, or have been returned.
   local latest = tonumber(found[math.min(spare, #found)].at)
