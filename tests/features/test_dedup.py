@@ -23,6 +23,7 @@ from bide import (
 from bide.testing import eager
 from tests.features import dedup_tasks
 from tests.support import jobs
+from tests.support.eventually import eventually
 from tests.support.workers import at_work, burst
 
 MODULES = ("tests.features.dedup_tasks", "tests.support.jobs")
@@ -130,6 +131,17 @@ def test_a_debounced_job_runs_once_with_the_latest_arguments(queue: Queue) -> No
             job = queue.enqueue(dedup_tasks.index, "a", i, unique=debounce("100ms"))
         assert job.wait(60) == "a 4"
     assert jobs.seen == [("a", 4)]
+
+
+def test_an_end_marker_has_a_list_run_with_lines_that_come_late(queue: Queue) -> None:
+    waits = {"into": dedup_tasks.write, "quiet": "1h", "max_wait": None}
+    job = queue.batch("web", LINES[0], **waits)  # type: ignore[arg-type]
+    assert queue.batch("web", LINES[1], close="300ms", **waits).id == job.id  # type: ignore[arg-type]
+    late = queue.batch("web", LINES[2], **waits)  # type: ignore[arg-type]
+    assert (late.id, late.due) == (job.id, job.refresh().due)
+    eventually(lambda: job.refresh().status == "waiting")
+    assert run(queue) == 1
+    assert len(job.refresh().args[0]) == 3
 
 
 @pytest.mark.slow

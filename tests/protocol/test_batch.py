@@ -75,6 +75,50 @@ def test_when_it_is_full_it_is_due_and_the_next_item_opens_another(q: Probe) -> 
     assert (items(q, "a0"), items(q, "b")) == ([0, 1, 2, 3], [4])
 
 
+LONG = f"g{600 * SECOND},0,100"
+END = f"{LONG},{5 * SECOND}"
+
+
+def test_after_its_end_a_list_is_due_and_later_items_do_not_postpone_it(q: Probe) -> None:
+    assert give(q, "a", 1, LONG) == ("created", "a", 600)
+    q.move(10)
+    assert give(q, "b", "END", END) == ("batched", "a", 5)
+    q.move(3)
+    assert give(q, "c", 3, LONG) == ("batched", "a", 2)
+    q.move(1.9)
+    assert give(q, "d", 4, LONG) == ("batched", "a", 0)
+    assert q.taken() == []
+    q.move(0.1)
+    assert q.taken() == ["a"]
+    assert items(q, "a") == [1, "END", 3, 4]
+    assert give(q, "e", 5, LONG) == ("created", "e", 600)
+
+
+def test_an_end_that_comes_twice_counts_once_and_the_earlier_time_wins(q: Probe) -> None:
+    give(q, "a", 1, LONG)
+    give(q, "b", "END", END)
+    q.move(3)
+    assert give(q, "c", "END", END) == ("batched", "a", 2)
+    assert give(q, "d", "END", f"{LONG},{SECOND}") == ("batched", "a", 1)
+    assert give(q, "e", 5, LONG) == ("batched", "a", 1)
+
+
+def test_an_end_may_come_first(q: Probe) -> None:
+    assert give(q, "a", "END", END) == ("created", "a", 5)
+    q.move(4)
+    assert give(q, "b", 1, LONG) == ("batched", "a", 1)
+
+
+def test_after_an_end_quiet_and_size_count_too(q: Probe) -> None:
+    end = f"{WAY},{60 * SECOND}"
+    assert give(q, "a", "END", end) == ("created", "a", 2)
+    q.move(1)
+    assert give(q, "b", 1) == ("batched", "a", 2)
+    give(q, "c", 2)
+    assert give(q, "d", 3) == ("batched", "a", 0)
+    assert give(q, "e", 4) == ("created", "e", 2), "another list, which no item has ended"
+
+
 def test_a_job_of_one_item_is_full_at_once(q: Probe) -> None:
     way = f"g{2 * SECOND},0,1"
     assert [give(q, f"a{i}", i, way)[::2] for i in range(3)] == [("created", 0)] * 3

@@ -49,6 +49,11 @@ def constraints(
             "g5000000,60000000,7",
             "batch: due 5s after the latest item, at most 60s after the first, or with 7 items",
         ),
+        (
+            Batch("1h", close="5s"),
+            "g3600000000,0,100,5000000",
+            "batch: due 1h after the latest item, or with 100 items, or 5s after its end",
+        ),
     ],
 )
 def test_what_a_policy_asks(policy: DedupPolicy, way: str, told: str) -> None:
@@ -59,6 +64,12 @@ def test_what_a_policy_asks(policy: DedupPolicy, way: str, told: str) -> None:
 
 def test_what_no_policy_says_is_told_as_nothing() -> None:
     assert [describe_dedup(way) for way in ("", "u", "q1", "t1", "d1", "uk,")] == [""] * 6
+
+
+def test_an_end_marker_has_a_duration() -> None:
+    with pytest.raises(UsageError, match="close"):
+        _ = Batch("1h", close="soon").way
+    assert Batch("1h", close=0).way == "g3600000000,0,100,0"
 
 
 def test_policies_are_values() -> None:

@@ -129,6 +129,8 @@ class Batch(_Policy, frozen=True):
     max_wait: Duration | None = None
     max_size: int = 100
     key: Key = None
+    close: Duration | None = None
+    """Set by an end marker: see `Queue.batch`."""
 
     @property
     def way(self) -> str:
@@ -138,7 +140,8 @@ class Batch(_Policy, frozen=True):
             raise UsageError(
                 f"max_size must be a number from 1 to {MOST_ITEMS:,}, not {self.max_size!r}."
             )
-        return "g{},{},{}".format(*numbers, self.max_size)
+        end = "" if self.close is None else f",{to_us(self.close, 'close')}"
+        return "g{},{},{}{}".format(*numbers, self.max_size, end)
 
 
 DedupPolicy = Unique | Debounce | Throttle | Batch
@@ -252,8 +255,9 @@ def describe_dedup(way: str) -> str:
         most = f", at most {told[1]} after the first" if numbers[1] else ""
         if kind == "d":
             return f"debounced: due {told[0]} after the latest call{most}"
-        size = f", or with {numbers[2]} items" if len(numbers) == 3 else ""
-        return f"batch: due {told[0]} after the latest item{most}{size}"
+        size = f", or with {numbers[2]} items" if len(numbers) >= 3 else ""
+        end = f", or {told[3]} after its end" if len(numbers) == 4 else ""
+        return f"batch: due {told[0]} after the latest item{most}{size}{end}"
     return ""
 
 

@@ -270,12 +270,14 @@ class Queue(threads.QueueSide):
         quiet: Duration = "5s",
         max_wait: Duration | None = "60s",
         max_size: int = 100,
+        close: Duration | None = None,
         **options: Unpack[Options],
     ) -> Job[Any]:
         """Add an item to a batch; one job calls `into` with the list of items, in order of arrival.
 
         The job is due as soon as one of `quiet`, `max_wait` and `max_size` is reached, or when its
-        items take 1 MB.
+        items take 1 MB. An item that you add with `close` marks the end of the batch: later items
+        join, and do not postpone the job beyond that time.
 
         Args:
             key: items with the same key and task share a batch.
@@ -284,6 +286,8 @@ class Queue(threads.QueueSide):
             quiet: time without a new item.
             max_wait: time since the first item; None for no limit.
             max_size: number of items, at most 10,000.
+            close: maximum time from this item, the end marker, until the job is due. The marker may
+                come first. If it comes again, the earlier time counts.
             options: see `bide.Options`; the options of the first item apply to the job.
 
         Returns:
@@ -292,7 +296,7 @@ class Queue(threads.QueueSide):
         Raises:
             BideError: as for `enqueue_call`.
         """
-        policy = Batch(quiet, max_wait, max_size, key)
+        policy = Batch(quiet, max_wait, max_size, key, close)
         return self.enqueue_call(into, (item,), **(options | {"unique": policy}))
 
     def _send(self, jobs: Sequence[Prepared]) -> list[Job[Any]]:

@@ -11,6 +11,7 @@
 --   f=dQ,M it is put off until no call has come for Q microseconds, and by M at most (0: any time)
 --   f=tN,P N of them in P microseconds
 --   f=gQ,M,S  as d, and the items of up to S calls are run together
+--   f=gQ,M,S,E  this call ends such a list: it is due within E microseconds
 --   d=-    it depends on other jobs, and is not deduplicated; it runs once all have completed
 --   d=-e   it runs once all have ended in any way
 --   d=-f   it runs as soon as one has failed or was cancelled
@@ -22,10 +23,10 @@ local constraints = {}
 local ASKED = {x = {'^[+@]%d+$'}, g = {'^[^%s%c{}]+$'}, n = {'^[1-9]%d*$'}, d = {'^%-[ef]?$'},
   k = {'^%S+$'},
   f = {'^u[krx],[fs]$', '^u[krx],%d+$', '^d%d+,%d+$', '^t[1-9]%d*,[1-9]%d*$',
-    '^g%d+,%d+,[1-9]%d*$'}}
+    '^g%d+,%d+,[1-9]%d*$', '^g%d+,%d+,[1-9]%d*,%d+$'}}
 local NOTED = {e = {'^%d+$'}, w = {'^[+=]%d+$'}, p = {'^%d$'}, c = {'^%S+$'}}
 -- With a key, or with a parent, and all that may stand beside these, there is room to spare.
-local LONGEST, VALUE = 1200, {g = 128, n = 6, k = 800, f = 45, c = 300}
+local LONGEST, VALUE = 1200, {g = 128, n = 6, k = 800, f = 60, c = 300}
 
 -- Whether a caller may ask this; or, where it `is_stored`, whether it can stand in the hash.
 function constraints.valid(line, is_stored)

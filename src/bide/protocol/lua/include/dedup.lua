@@ -173,23 +173,25 @@ end
 
 function kinds.g(call, rule, job, entry)
   local size, item = rule.n[3], '\6' .. #call.body .. '\n' .. call.body -- one of several
+  local by = rule.n[4] and now + rule.n[4] -- when an item that ends the list has it due
   local held = job.state == 'waits' and (batches[job.id]
     or {bytes = redis.call('HSTRLEN', jobs, job.id)})
   local first, count = now, 1
   if held and held.bytes + #item <= LIMIT then
     first, count = entry.since, (entry.more[1] or 0) + 1
+    if entry.more[2] then by = math.min(by or entry.more[2], entry.more[2]) end
   elseif held then -- there is no room: it goes as it is
     move(job, job.level, math.min(job.at, now))
     held = nil
   end
-  local at = quiet_at(rule, first)
+  local at = math.min(quiet_at(rule, first), by or math.huge)
   local is_full = count >= size
   if is_full then at = math.min(at, held and job.at or at, now) end
   at = not_before(call, at)
   if is_full then
     redis.call('HDEL', unique, rule.field)
   else
-    write_entry(rule.field, held and job.id or call.id, 's', first, {count})
+    write_entry(rule.field, held and job.id or call.id, 's', first, {count, by})
   end
   if not held then
     call.body = item

@@ -6,8 +6,8 @@
 --   id     of the job that holds it, or '-'
 --   until  f: it holds until it has ended; s: until it has begun; or until that time (µs)
 --   since  when it came (µs)
---   more   g: how many items it has; t: when the job that holds it is due, or 0; then when the jobs
---          of the key are, in order
+--   more   g: how many items it has; and by when it is due, if an item has ended it
+--          t: when the job that holds it is due, or 0; then when the jobs of the key are, in order
 local dedup_keys = {}
 
 local function numbers(text)
