@@ -31,7 +31,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test test-busy slow test-all everywhere oldest check format docs fuzz bench \
+.PHONY: help demo test test-busy slow test-all everywhere oldest check format docs dist fuzz bench \
 	mutants mutants-lua mutants-python chaos clean
 
 help:  ## List the targets
@@ -87,6 +87,11 @@ docs: $(VENV)/has-dev  ## Generate pages, and build the site in build/docs
 	$(PY) docs/make_cli.py
 	$(PY) -m benchmarks.page
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+
+dist: $(VENV)/has-dev  ## Build and check the files of a release, in dist/
+	@rm -rf dist
+	$(PY) -m hatchling build
+	$(PY) -m twine check --strict dist/*
 
 fuzz: $(VENV)/has-dev  ## Try 100,000 mutated inputs (ARGS="--seed ...")
 	@$(PY) -m tests.fuzz $(ARGS)
