@@ -314,5 +314,7 @@ def test_a_deduplicated_call_of_one_queue_is_good_in_no_other(
 
 def test_whoever_waits_gets_the_result_of_the_job_that_has_the_item(queue: Queue) -> None:
     with at_work(queue, modules=MODULES):
-        added = [queue.batch("w", line, into=dedup_tasks.write, quiet="50ms") for line in LINES]
+        added = [
+            queue.batch("w", line, into=dedup_tasks.write, quiet="1m", max_size=7) for line in LINES
+        ]
         assert [job.wait(60) for job in added] == [7] * 7

@@ -13,6 +13,7 @@ from bide import (
     JobCancelled,
     JobNotFound,
     Queue,
+    Retry,
     Unique,
     UsageError,
     batch,
@@ -107,7 +108,7 @@ def test_the_alarm_of_a_group_that_succeeds_is_cancelled(queue: Queue) -> None:
 
 
 def test_a_retry_is_no_end(queue: Queue) -> None:
-    first = queue.enqueue(jobs.fail, "twice", retry=1)
+    first = queue.enqueue(jobs.fail, "twice", retry=Retry(1, backoff="fixed", base=60))
     second = queue.enqueue(jobs.add, 1, depends_on=[first])
     burst(queue)
     assert second.refresh().status == "blocked"
