@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +221,43 @@ def test_a_task_is_enqueued_by_its_name(desk: Path, one_url: str) -> None:
     assert ran(done) == ["low"] * 3 + ["hello"]
     assert "No task is named 'shout' here (there are: say)" in done.stderr
     assert done.returncode == 0
+
+
+SCRIPT = """
+import sys
+import bide
+
+queue = bide.Queue("mail")
+
+@queue.task
+def send(to: str) -> str:
+    return f"sent to {to}"
+
+if __name__ == "__main__":
+    job = send.enqueue("ann")
+    if "alone" in sys.argv:
+        bide.Worker(queue).run(burst=True)
+        job.refresh()
+    print(job.id, job.status)
+"""
+
+
+def test_the_tasks_of_a_program_are_run_by_a_worker_of_its_module(home: Path, one_url: str) -> None:
+    (home / "app.py").write_text(SCRIPT)
+    queue = Queue("mail", url=one_url)
+
+    def program(*args: str) -> list[str]:
+        command = [sys.executable, "app.py", *args]
+        environment = os.environ | {"BIDE_URL": one_url}
+        done = subprocess.run(
+            command, cwd=home, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    id, state = program()
+    assert state == "waiting"
+    assert "write 'app' instead." in error_of(bide(home, "worker", "app.py", url=one_url), 2)
+    said(bide(home, "worker", "app", "--burst", url=one_url))
+    assert queue.fetch(id).result == "sent to ann"
+    assert program("alone")[1] == "completed"
+    queue.close()

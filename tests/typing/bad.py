@@ -24,6 +24,9 @@ add.enqueue("x")  # refused
 add.enqueue()  # refused
 add.enqueue(1, c=3)  # refused
 add.enqueue(1, delay=3)  # refused
+add.delay(1)  # refused
+add.apply_async((1,))  # refused
+add.send(1)  # refused
 add.later("30m").enqueue("x")  # refused
 add.later(None).enqueue(1)  # refused
 add.options(prioritty=9).enqueue(1)  # refused

@@ -44,7 +44,7 @@ def tree(tmp_path: Path) -> Path:
     ],
 )
 def test_what_is_typed_leads_to_a_module(tree: Path, text: str, module: str, root: str) -> None:
-    assert find_program(text, tree) == (module, tree / root)
+    assert find_program(text, tree) == (module, str(tree / root))
 
 
 @pytest.mark.parametrize(

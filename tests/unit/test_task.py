@@ -176,6 +176,54 @@ def test_a_function_of_the_program_itself_is_refused_with_the_reason() -> None:
         task_name(send)
 
 
+def test_what_is_a_task_is_a_function() -> None:
+    def values() -> Iterator[int]:
+        yield 1
+
+    async def values_async() -> Any:
+        yield 1
+
+    for queue in (Queue("mail"), AsyncQueue("mail")):
+        for generator in (values, values_async, functools.partial(values)):
+            with pytest.raises(UsageError, match=r"is a generator function, .* return a list, or"):
+                queue.task(generator)
+            with pytest.raises(UsageError, match="is a generator function"):
+                queue.task(name="values")(generator)
+        with pytest.raises(UsageError, match="Sender is a class, and a task is a function"):
+            queue.task(Sender)
+        for odd in ("send_email", 5):
+            with pytest.raises(UsageError, match=f"takes a function, not {odd!r}; give a task its"):
+                queue.task(odd)  # type: ignore[call-overload]
+
+
+def test_a_task_names_the_call_of_bide_for_the_calls_of_other_libraries() -> None:
+    for queue in (Queue("mail"), AsyncQueue("mail")):
+        task: Any = queue.task(plain)
+        for call, here in {
+            "delay": r"task\.enqueue\(\.\.\.\), or with a delay task\.later",
+            "apply_async": r"task\.options\(delay=\.\.\., queue=\.\.\.\)",
+            "send": r"task\.enqueue\(\.\.\.\)\.$",
+            "send_with_options": r"task\.options\(delay=",
+        }.items():
+            for each in (task, task.later(5)):
+                with pytest.raises(AttributeError, match=f"no attribute '{call}'; write {here}"):
+                    getattr(each, call)
+                assert not hasattr(each, call)
+        with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+            task.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("option", ["delay", "at", "priority", "retry"])
+def test_an_option_among_the_arguments_says_where_options_go(option: str) -> None:
+    task: Any = Queue("mail").task(plain)
+    advice = rf"; {option} is an option of the job: write task.options\({option}=\.\.\.\)"
+    with pytest.raises(UsageError, match=rf"takes no argument '{option}' .*{advice}"):
+        task.prepare(1, **{option: 5})
+    with pytest.raises(UsageError) as caught:
+        task.prepare(1, colour=5)
+    assert "option" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("bound", "kind"), [(functools.partial(plain, 1), "partial"), (Sender(), "Sender")]
 )
@@ -202,6 +250,32 @@ def test_a_worker_runs_the_functions_of_the_modules_it_serves(app: str) -> None:
     mailer = served.find(f"{app}:mailer").function
     assert mailer(7) == 7
     assert served.find(f"{app}:Mailer.send").function(mailer, 7) == 7
+
+
+def test_a_name_that_is_similar_is_suggested(app: str) -> None:
+    served = TaskRegistry([app])
+    for wrong, right in {
+        f"{app}:sned": "send",
+        f"{app[:-1]}:send": f"{app}:send",
+    }.items():
+        with pytest.raises(TaskNotFound, match=rf"did you mean '{right}'\?\); "):
+            served.find(wrong)
+    for wrong in (f"{app}:archive", f"{app[:-1]}:archive", "os:system"):
+        with pytest.raises(TaskNotFound) as caught:
+            served.find(wrong)
+        assert "did you mean" not in str(caught.value)
+
+
+def test_a_file_is_not_a_module_and_the_module_is_named(
+    app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = app.replace(".", "/") + ".py"
+    with pytest.raises(UsageError, match=rf"is a file, .* write '{app}' instead\.$"):
+        TaskRegistry([file])
+    monkeypatch.chdir(tmp_path / "shop_for_tests")
+    with pytest.raises(UsageError, match=rf"write '{app}' instead, and start in {tmp_path}\.$"):
+        TaskRegistry(["tasks.py"])
 
 
 def test_it_knows_which_are_coroutine_functions(app: str) -> None:

@@ -168,6 +168,19 @@ def test_a_name_that_nobody_has_is_an_error_that_lists_those_that_there_are(name
         TaskRegistry().find(name)
 
 
+def test_the_most_similar_name_is_suggested(mail: str) -> None:
+    for name in ("send_email", "send_fax"):
+        register(lambda: None, None, name)
+    with pytest.raises(TaskNotFound, match=r"\(there are: .*; did you mean 'send_email'\?\); give"):
+        TaskRegistry().find("sned_email")
+    with pytest.raises(TaskNotFound) as caught:
+        TaskRegistry().find("archive")
+    assert "did you mean" not in str(caught.value)
+    task._registered.clear()
+    with pytest.raises(TaskNotFound, match=r"mail_for_tests; did you mean 'send_email'\?\); set"):
+        import_task("sendemail", [mail])
+
+
 def test_a_person_may_type_the_name_of_a_task_of_modules_that_are_known(mail: str) -> None:
     found: Any = import_task("send_email", [mail])
     assert (found("ann"), found.queue.name) == ("ann", "outbox")

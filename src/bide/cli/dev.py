@@ -35,7 +35,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 import msgspec
@@ -52,6 +52,7 @@ from bide.client.config import LOG_FORMATS, settings
 from bide.embedded import Server
 from bide.errors import BideError, UsageError
 from bide.logs import printable
+from bide.model.program import Program, program_of
 from bide.worker import Worker
 from bide.worker.executors import EXECUTORS
 from bide.worker.lifespan import leave_threads_behind
@@ -225,14 +226,6 @@ class DevProcess:
             self._watcher = None
 
 
-class Program(NamedTuple):
-    """The module that holds an application's tasks."""
-
-    module: str
-    root: Path
-    """The directory that it is imported from."""
-
-
 def find_program(text: str, here: Path) -> Program:
     """From `app.py`, `shop/tasks.py` or `shop.tasks` to the module.
 
@@ -240,30 +233,25 @@ def find_program(text: str, here: Path) -> Program:
     """
     is_path = text.endswith(".py") or "/" in text
     if not is_path and all(part.isidentifier() for part in text.split(".")):
-        return Program(text, here)
+        return Program(text, str(here))
     file = here / text
     if not file.exists():
         raise UsageError(
             f"There is no file {text!r} here; give one such as app.py, or a module such as "
             "shop.tasks."
         )
-    file = file.resolve()
     if file.is_dir() and not (file / "__init__.py").exists():
         raise UsageError(f"{text!r} is a directory; name the file in it that has your tasks.")
-    names = [] if file.is_dir() or file.name == "__init__.py" else [file.stem]
-    root = file if file.is_dir() else file.parent
-    while (root / "__init__.py").exists():
-        names.insert(0, root.name)
-        root = root.parent
     if file.is_file() and file.suffix != ".py":
         raise UsageError(f"{text!r} is not a Python file; name the one that has your tasks.")
-    for name in names:
+    program = program_of(str(file / "__init__.py" if file.is_dir() else file))
+    for name in program.module.split("."):
         if not name.isidentifier():
             raise UsageError(
                 f"{text!r} cannot be imported, because {name!r} is not a valid module name; rename "
                 f"it, for instance to {name.replace('-', '_')!r}."
             )
-    return Program(".".join(names), root)
+    return program
 
 
 LOOK_EVERY: Final = 0.25
@@ -603,5 +591,5 @@ def dev(
         more = {"strategy": None, "concurrency": concurrency, "executor": executor}
         workers.append(worker_options(queues, its, modules=modules, name=name or None, **more))
     log = (log_format or told.log_format, logging.DEBUG)
-    root = program.root if program else Path.cwd()
+    root = Path(program.root) if program else Path.cwd()
     Dev(root, workers, log, (*command, *ctx.meta[_BESIDE])).run()

@@ -23,6 +23,7 @@ import msgspec
 
 from bide.errors import JobTimeout, UsageError
 from bide.model.durations import JITTER, Duration, is_whole, to_us
+from bide.model.program import module_of
 
 # Not a `Log`: that is a floor above. What is logged here is one line without it, a function's name
 # and an exception's repr.
@@ -267,7 +268,7 @@ def _true_name(name: str) -> str:
 def _class_name(kind: type) -> str:
     if kind.__module__ == "builtins":
         return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return f"{module_of(kind) or kind.__module__}.{kind.__qualname__}"
 
 
 def _is_named(kind: type, name: str) -> bool:
@@ -293,8 +294,8 @@ def _is_path(text: str, *, colon: bool = False) -> bool:
 
 
 def _function_name(function: Any) -> str:
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<")
-    if module in (None, "__main__") or "<" in qualname or hasattr(function, "__self__"):
+    module, qualname = module_of(function), getattr(function, "__qualname__", "<")
+    if module is None or "<" in qualname or hasattr(function, "__self__"):
         raise UsageError(
             f"Retry(backoff={_told(function)}) cannot be stored with a job, since no worker would "
             "find the function by a name; define it at the top level of a module."

@@ -52,7 +52,7 @@ from bide.queue.dependencies import constraints_of, references
 from bide.queue.event_reader import EventReader
 from bide.tasks import middleware
 from bide.tasks.middleware import Middleware
-from bide.tasks.registry import Named, refuse_method, task_name
+from bide.tasks.registry import Named, check_function, task_name
 from bide.tasks.task import (
     APART,
     Function,
@@ -191,7 +191,7 @@ class QueueCore(Generic[C]):
         if isinstance(task, MethodType):
             args = with_owner(task, args)
         if signature is not None and not signature.fits(args, kwargs):
-            signature.check(args, kwargs, name)
+            signature.check(args, kwargs, name, _OPTIONS)
         names = signature.positional if signature else ()
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         job_id, durability = options.get("job_id"), options.get("durability")
@@ -470,6 +470,15 @@ R = TypeVar("R")
 Q = TypeVar("Q", bound="Queue | AsyncQueue")
 
 
+_CALLS_ELSEWHERE: Final = {
+    "delay": "task.enqueue(...), or with a delay task.later('10m').enqueue(...)",
+    "apply_async": "task.options(delay=..., queue=...).enqueue(*args, **kwargs)",
+    "send": "task.enqueue(...)",
+    "send_with_options": "task.options(delay=...).enqueue(*args, **kwargs)",
+}
+"""The calls of other libraries that enqueue a task, and what is written here."""
+
+
 class TaskCall(Generic[P, R, Q]):
     """A task with options: ready to be given its arguments."""
 
@@ -485,6 +494,18 @@ class TaskCall(Generic[P, R, Q]):
     def __repr__(self) -> str:
         name = self._given or self.function.__qualname__
         return f"<{type(self).__name__} {name} on {self.queue.name}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the call of bide for a call that tasks of other libraries have."""
+            call = _CALLS_ELSEWHERE.get(name)
+            hint = f"; write {call}." if call else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
+                name=name,
+                obj=self,
+            )
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Prepare a job for `enqueue_many`."""
@@ -514,7 +535,7 @@ def enrolled(
         function = task.function
     elif isinstance(function, staticmethod):
         function = function.__func__
-    refuse_method(function)
+    check_function(function)
     return function, register(function, options, name), name
 
 

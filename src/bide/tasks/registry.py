@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import lru_cache
 from types import FunctionType
@@ -25,6 +24,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from bide.errors import UsageError
 from bide.model.ids import LONGEST_TASK
+from bide.model.program import MAIN, module_of
 
 Function = Callable[..., Any]
 
@@ -38,7 +38,8 @@ class Named:
 def task_name(task: Function | str) -> str:
     """Return the name under which a function is enqueued; a name is checked and returned.
 
-    A worker could not find a lambda, a nested function, a function of `__main__` or a partial.
+    A worker could not find a lambda, a nested function or a partial. A function of the program that
+    runs is named by the module that its file is.
     """
     if isinstance(task, Named):
         name = task.name
@@ -74,27 +75,27 @@ def _name_of_function(function: FunctionType) -> str:
 def _name_of_callable(task: Function) -> str:
     if not callable(task):
         raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
-    module = getattr(task, "__module__", None) or "?"
-    qualname: str | None = getattr(task, "__qualname__", None)
+    holder, qualname = task, getattr(task, "__qualname__", None)
     if inspect.ismethod(task):  # also an inherited method
-        owner = task.__self__ if inspect.isclass(task.__self__) else type(task.__self__)
-        module, qualname = owner.__module__, f"{owner.__qualname__}.{task.__name__}"
+        holder = task.__self__ if inspect.isclass(task.__self__) else type(task.__self__)
+        qualname = f"{holder.__qualname__}.{task.__name__}"
     if qualname is None:
         raise UsageError(
             f"A {type(task).__name__} has no name by which a worker could find it; enqueue a "
             "function of a module, and what it needs as arguments."
         )
-    if module == "__main__":
+    module = module_of(holder)
+    if module is None and holder.__module__ in MAIN:
         raise UsageError(
             f"{qualname} is defined in the program that is being run (__main__), where a worker "
-            f"cannot import it; {how_to_declare(qualname)}."
+            "cannot import it; move it to a module and import it from there."
         )
     if "<" in qualname:
         raise UsageError(
             f"{module}:{qualname} cannot be found by its name; define the function at the top "
             "level of a module."
         )
-    return f"{module}:{qualname}"
+    return f"{module or '?'}:{qualname}"
 
 
 def is_given(name: str) -> bool:
@@ -124,7 +125,28 @@ def module_file(function: Function) -> str:
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def refuse_method(function: Function) -> None:
+def check_function(function: Function) -> None:
+    """Refuse to decorate what no worker could call as a task: a class, a generator, a method."""
+    if inspect.isclass(function):
+        raise UsageError(
+            f"{function.__qualname__} is a class, and a task is a function; decorate a function "
+            "that creates the object."
+        )
+    if not callable(function) and not isinstance(function, classmethod):
+        raise UsageError(
+            f"The decorator task takes a function, not {function!r}; give a task its name as in "
+            '@queue.task(name="send_email").'
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        name = getattr(function, "__qualname__", repr(function))
+        raise UsageError(
+            f"{name} is a generator function, whose values no worker would collect; return a "
+            "list, or enqueue a job for each value."
+        )
+    _refuse_method(function)
+
+
+def _refuse_method(function: Function) -> None:
     """Refuse a decorated method or class method.
 
     As an attribute, the task would not be bound, and its first argument would be missing. At the
@@ -144,14 +166,6 @@ def refuse_method(function: Function) -> None:
             f"enqueue it as queue.enqueue({holder}.{name}, ...), or decorate a function that takes "
             "the object as an argument."
         )
-
-
-def how_to_declare(qualname: str) -> str:
-    """Return how a function of `__main__` can be enqueued, for errors."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and not spec.name.endswith("__main__"):
-        return f"enqueue it by the name that workers import it by: {spec.name + ':' + qualname!r}"
-    return "move it to a module and import it from there"
 
 
 T = TypeVar("T")

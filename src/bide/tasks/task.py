@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ from bide.model.options import (
 )
 from bide.model.payload.body import DEFAULT_TIMEOUT
 from bide.model.payload.signature import Signature
+from bide.model.program import program_of
 from bide.model.retry import NO_RETRY, Retry, as_retry
 from bide.protocol.keys import check_priority
 from bide.tasks.registry import Named, is_given, module_file, same, task_name
@@ -315,14 +317,36 @@ def _import_given(name: str, modules: Sequence[str]) -> Function:
                 return value
     if name in _registered:
         return _registered[name].function
+    there = _remark(name, _registered, ", ".join(modules) or "none")
     raise TaskNotFound(
-        f"No task is named {name!r} in the modules of [tool.bide.worker] "
-        f"({', '.join(modules) or 'none'}); set modules there, or add --no-check."
+        f"No task is named {name!r} in the modules of [tool.bide.worker]{there}; set modules "
+        "there, or add --no-check."
     )
+
+
+def _remark(name: str, known: Iterable[str], there: str = "") -> str:
+    """Return the remark of an error: `there`, and the most similar name; nothing for neither."""
+    found = _most_similar(name, tuple(known))
+    parts = [there, f"did you mean {found!r}?" if found else ""]
+    text = "; ".join(filter(None, parts))
+    return f" ({text})" if text else ""
+
+
+@lru_cache(maxsize=256)
+def _most_similar(name: str, known: tuple[str, ...]) -> str:
+    from difflib import get_close_matches  # here, because most programs make no mistake
+
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.7)), "")
 
 
 def import_module(name: str) -> Any:
     """Import a module by name."""
+    if name.endswith(".py") or "/" in name:
+        module, root = program_of(name)
+        where = "" if root == os.getcwd() else f", and start in {root}"
+        raise UsageError(
+            f"{name!r} is a file, and a worker imports modules; write {module!r} instead{where}."
+        )
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -392,18 +416,24 @@ class TaskRegistry:
             return (known.function, None), known.options
         if ":" not in name:
             given = ", ".join(sorted(known for known in _registered if ":" not in known)[:_SHOWN])
+            there = _remark(name, _registered, f"there are: {given or 'none'}")
             raise TaskNotFound(
-                f"No task is named {name!r} here (there are: {given or 'none'}); give a function "
-                "that name with @queue.task(name=...), and start the worker with its module."
+                f"No task is named {name!r} here{there}; give a function that name with "
+                "@queue.task(name=...), and start the worker with its module."
             )
         module_name, _, qualname = name.partition(":")
         module = self._modules.get(module_name)
         if module is None:
             served = ", ".join(sorted(self._modules)) or "none"
+            names = [
+                f"{there}:{qualname}"
+                for there, held in self._modules.items()
+                if qualname in vars(held)
+            ]
+            there = _remark(name, names, f"modules served: {served}")
             raise TaskNotFound(
-                f"The task {name!r} is not served here (modules served: {served}); start the "
-                f"worker as `bide worker {module_name}`, or register the task in a module it "
-                "imports."
+                f"The task {name!r} is not served here{there}; start the worker as `bide worker "
+                f"{module_name}`, or register the task in a module it imports."
             )
         found = _lookup(module, module_name, qualname)
         for code in _code_of(found[0]):
@@ -456,10 +486,20 @@ def _lookup(module: Any, module_name: str, qualname: str) -> _Found:
                 return static, holder
         elif callable(found) and getattr(found, "__module__", None) == module_name:
             return found, None
+    meant = _remark(qualname, _public(module, module_name))
     raise TaskNotFound(
-        f"The module {module_name!r} defines no public function {qualname!r}; check the "
+        f"The module {module_name!r} defines no public function {qualname!r}{meant}; check the "
         "spelling, and that this worker runs the code that the producer has."
     )
+
+
+def _public(module: Any, module_name: str) -> list[str]:
+    """Return the names of the functions that a module defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module_name
+    ]
 
 
 @lru_cache(maxsize=4096)

@@ -235,7 +235,10 @@ class Everything(TaskRegistry):
         try:
             return super().find(name)
         except TaskNotFound:
-            self.serve(name.partition(":")[0])
+            module, colon, _ = name.partition(":")
+            if not colon:
+                raise
+            self.serve(module)
             return super().find(name)
 
     def _serves(self, module: str) -> bool:

@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 from bide.errors import PayloadError, UsageError
@@ -117,10 +117,27 @@ class Signature:
             return names >= must and names.isdisjoint(taken)
         return may >= names >= must
 
-    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str) -> None:
-        """See that a job could be called; where it is made."""
-        if not (self.fits(args, kwargs) or self._is_loose):
-            raise UsageError(f"{task_name} {self._misfit(args, kwargs)[1]}.")
+    def check(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        task_name: str,
+        options: Set[str] = frozenset(),
+    ) -> None:
+        """See that a job could be called; where it is made.
+
+        `options` are names that a caller may give here by mistake.
+        """
+        if self.fits(args, kwargs) or self._is_loose:
+            return
+        kind, text = self._misfit(args, kwargs)
+        given = [name for name in kwargs if name in options - self.names]
+        if kind == "unknown" and given:
+            text += (
+                f"; {given[0]} is an option of the job: write "
+                f"task.options({given[0]}=...).enqueue(...)"
+            )
+        raise UsageError(f"{task_name} {text}.")
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str

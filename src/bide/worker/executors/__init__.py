@@ -12,6 +12,7 @@ from bide.client import config
 from bide.errors import UsageError
 from bide.model.durations import to_bytes
 from bide.model.payload.signing import Keyring
+from bide.model.program import MAIN
 from bide.tasks.task import TaskRegistry, registering_modules
 from bide.worker.executors.base import Executor
 from bide.worker.executors.local import LocalExecutor
@@ -93,7 +94,7 @@ def make_executor(
         executor="fork" if limits.executor == "fork" else "process",
         worker=worker,
         modules=list(modules),
-        also=sorted(registering_modules() - set(modules)),
+        also=sorted(registering_modules() - set(modules) - {*MAIN}),
         pickled=sorted(pickled),
         url=held.url,
         prefix=held.prefix,
