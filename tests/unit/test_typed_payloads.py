@@ -795,6 +795,26 @@ def test_a_parameter_that_was_removed_is_kept_until_its_jobs_are_done() -> None:
         Signature.of(send).bind([1], {"b": 2}, TASK)
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs", "more"),
+    [
+        ([1, 2], {}, True),
+        ([1], {"b": 2}, True),
+        ([], {"b": 2}, True),  # `a` may have gone
+        ([1], {}, False),
+        ([], {}, False),
+        ([1], {"a": 2}, False),
+        (["one"], {}, False),
+    ],
+)
+def test_an_argument_that_a_newer_version_may_take_is_told_apart(
+    args: Any, kwargs: Any, more: bool
+) -> None:
+    def send(a: int) -> None: ...
+
+    assert Signature.of(send).has_more(args, kwargs) is more
+
+
 def test_a_parameter_with_a_default_may_be_added_and_a_field_as_well() -> None:
     def before(x: Old) -> None: ...
 

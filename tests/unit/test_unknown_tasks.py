@@ -62,6 +62,14 @@ def test_the_looks_of_all_tasks_share_what_they_may_cost() -> None:
     assert looks <= (last - first) / GAP_US + len(names)
 
 
+def test_jobs_with_other_arguments_are_apart_from_those_of_a_task_that_is_missing() -> None:
+    unknown_tasks, run = UnknownTasks(), job("shop:send")
+    run.missing = "arguments"
+    moment(unknown_tasks, run)
+    moment(unknown_tasks, job("shop:send"))
+    assert unknown_tasks.names() == ["shop:send", "shop:send (other arguments)"]
+
+
 def test_a_clock_that_is_set_back_puts_nothing_off() -> None:
     unknown_tasks = UnknownTasks()
     moment(unknown_tasks, job())

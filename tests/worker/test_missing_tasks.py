@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, Retry, State
+from bide import Job, Queue, Retry, State
 from bide.worker import heartbeat
 from bide.worker.run import outcome
 from tests.support import jobs, surface
@@ -172,6 +172,84 @@ def test_many_that_wait_cost_an_idle_worker_few_calls(queue: Queue, raw: redis.R
     print(f"{(after - before) / (until - since):.1f} calls a second, with {many:,} that wait")
     assert after - before > 6, "it looks at some"
     assert (after - before) / (until - since) <= 20
+
+
+# -- arguments that the worker's version of the task does not take
+
+
+def newer(queue: Queue, *args: Any, task: str = f"{MODULE}:add", **kwargs: Any) -> Job[Any]:
+    """A job of a producer whose version of a task has more arguments."""
+    return queue.enqueue_call(task, args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ([1, 2, 3], {}, "takes 2 arguments by position, but 3 were given"),
+        ([1], {"tone": "kind"}, "takes no argument 'tone' (it takes: b)"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["", "_async"])
+def test_a_job_with_a_new_argument_waits_for_a_newer_worker(
+    queue: Queue, raw: redis.Redis, args: Any, kwargs: Any, why: str, kind: str
+) -> None:
+    job = newer(queue, *args, task=f"{MODULE}:add{kind}", **kwargs)
+    for _ in range(2):
+        assert burst(queue) == 0
+        job.refresh().promote()
+    (attempt,) = job.refresh().attempts
+    assert (job.status, job.attempt) == (State.WAITING, 0)
+    assert attempt.error is not None
+    assert attempt.error.type == "bide.PayloadError"
+    assert why in attempt.error.message
+    assert "It waits for a worker that takes it until 2" in attempt.error.message
+    assert jobs.seen == []
+    kept = raw.hget(queue.keys["jobs"], job.id)
+    assert isinstance(kept, bytes)
+    as_it_will_be = b'"args":[1],"kwargs":{"b":3}'
+    task, _, _ = kept.partition(b',"args"')
+    raw.hset(queue.keys["jobs"], job.id, task + b"," + as_it_will_be + b"}")
+    assert burst(queue) == 1
+    assert (job.refresh().status, job.attempt) == (State.COMPLETED, 1)
+
+
+def test_what_no_worker_takes_in_all_that_time_has_failed_with_the_same_error(
+    queue: Queue, raw: redis.Redis
+) -> None:
+    job = newer(queue, 1, tone="kind")
+    burst(queue)
+    age(raw, queue, job.id, outcome.PATIENCE + 1)
+    job.promote()
+    burst(queue)
+    assert (job.refresh().status, job.attempt) == (State.FAILED, 1)
+    assert job.error is not None
+    assert job.error.type == "bide.PayloadError"
+    assert job.error.message.endswith("keep it (with a default) until such jobs are done.")
+
+
+def test_a_job_that_lacks_an_argument_or_has_an_unfit_one_fails_at_once(queue: Queue) -> None:
+    """Such a job is older than the worker, or wrong: no newer worker would take it."""
+    made = [newer(queue, "one"), newer(queue), newer(queue, 1, a=1)]
+    burst(queue)
+    assert [job.refresh().status for job in made] == [State.FAILED] * 3
+
+
+def test_the_worker_says_which_task_got_other_arguments(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(heartbeat, "EVERY", 0.02)
+    jobs_of_newer = [newer(queue, n, tone="kind") for n in range(3)]
+    fits = newer(queue, 1)
+    with at_work(queue):
+        eventually(lambda: unknown_tasks(queue) == [f"{MODULE}:add (other arguments)"])
+        eventually(lambda: fits.refresh().status == State.COMPLETED)
+        (reason,) = [
+            reason.text
+            for reason in jobs_of_newer[0].refresh().why()
+            if reason.kind == "not_served"
+        ]
+    assert "by a worker whose tests.support.jobs:add does not take its arguments" in reason
+    assert caplog.text.count("takes no argument 'tone'") == 1
 
 
 def test_many_of_one_task_are_logged_once(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

@@ -137,6 +137,11 @@ def _workers(read: Read) -> Iterator[Reason]:
     elif all(read.job.task in worker.about.unknown_tasks for worker in serving):
         yield Reason("not_served", f"no worker of the queue serves the task {read.job.task}")
     elif read.job.is_given_back:
+        error = read.job.notes.error
+        if error is not None and error.type == "bide.PayloadError":
+            text = f"it was released by a worker whose {read.job.task} does not take its arguments"
+            yield Reason("not_served", f"{text}, and waits for one that does")
+            return
         text = f"it was released by a worker without the task {read.job.task}"
         yield Reason("not_served", f"{text}, and waits for one that has it")
 

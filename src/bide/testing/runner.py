@@ -273,7 +273,7 @@ async def run_job(
             error = refused
     if call is None:
         context.run(enter, run.job or run.as_job())
-        run.missing = False  # no other worker could have the code, so do not wait for one
+        run.missing = ""  # no other worker could have the code, so do not wait for one
     elif call.target.is_async:
         value, error = await runner.wait(context, catch_async(_in_time(run, call)))
     else:

@@ -44,3 +44,12 @@ def test_what_nobody_serves_in_all_that_time_has_failed(bench: ProcessBench) -> 
     assert job.error is not None
     assert job.error.type == "bide.TaskNotFound"
     assert job.error.message.endswith("in 10m has it.")
+
+
+def test_a_job_with_a_new_argument_waits_for_a_newer_worker(bench: ProcessBench) -> None:
+    job = bench.queue.enqueue_call(f"{tasks.__name__}:add", (1, 2, 3))
+    bench.burst()
+    assert (job.refresh().status, job.attempt) == (State.DELAYED, 0)
+    assert job.error is not None
+    assert job.error.type == "bide.PayloadError"
+    assert "It waits for a worker that takes it until 2" in job.error.message

@@ -117,6 +117,11 @@ class Signature:
             return names >= must and names.isdisjoint(taken)
         return may >= names >= must
 
+    def has_more(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call has an argument that the function, in this version, does not take."""
+        is_outdated = not (self.fits(args, kwargs) or self._is_loose)
+        return is_outdated and self._misfit(args, kwargs)[0] in ("many", "unknown")
+
     def check(
         self,
         args: Sequence[Any],

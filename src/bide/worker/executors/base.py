@@ -16,10 +16,8 @@
 - **Ended.** The outcome is decided once, and queued for the server. Until the server has recorded
   it, the job keeps its lease.
 
-If a worker does not serve a job's task, it returns the job to the queue. The log and `bide info`
-name such tasks. The worker claims their jobs again, a few at a time. Each job is claimed again
-after as long as it has waited so far, and later if many wait. So these claims cost the server
-little, however many jobs wait.
+If a worker does not serve a job's task, it returns the job to the queue. It does the same if its
+version of the task X
 """
 
 from __future__ import annotations
@@ -358,6 +356,10 @@ FURTHEST_US: Final = 300_000_000
 was set back."""
 
 
+_LONGEST: Final = LONGEST_TASK + 20
+"""Characters of what a job needs and a worker lacks."""
+
+
 class _Task:
     """One task that is not served, and when its jobs are retried."""
 
@@ -378,8 +380,8 @@ class UnknownTasks:
         """Shared by all tasks after the first `MOST_UNKNOWN_TASKS`."""
 
     def note(self, run: RunningJob) -> None:
-        """Record a job whose task is not served here; its `task_name` must be known."""
-        name, now = run.task_name[:LONGEST_TASK], time.monotonic()
+        """Record a job that this worker lacks something for; its `task_name` must be known."""
+        name, now = run.lacks[:_LONGEST], time.monotonic()
         self._forget(now)
         if name not in self._tasks:
             if len(self._tasks) == MOST_UNKNOWN_TASKS:
@@ -397,7 +399,7 @@ class UnknownTasks:
 
     def next_look(self, run: RunningJob, batch: int) -> str:
         """Return when to retry a job, as `Ended.due`; one claim takes `batch` jobs."""
-        task = self._tasks.get(run.task_name[:LONGEST_TASK], self._others)
+        task = self._tasks.get(run.lacks[:_LONGEST], self._others)
         delay_us = round(min(max(run.waited(), 1.0), SELDOM) * 1e6)
         now_us = run.queue_state.now_us()
         earliest = -(-(now_us + delay_us) // GAP_US)

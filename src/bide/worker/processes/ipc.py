@@ -27,6 +27,7 @@ from bide.logs import Log
 from bide.model.job import Claimed
 from bide.protocol.command import text
 from bide.protocol.commands.worker import Ended
+from bide.worker.run.running_job import Missing
 
 SMALL: Final = 65_536
 """Bytes of the largest message that is sent directly."""
@@ -89,8 +90,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     took: float
     started: float
     """When its first statement ran (`time.monotonic()`); 0 if none did."""
-    missing: bool = False
-    """Its task is not served here."""
+    missing: Missing = ""
 
 
 class NoteAdded(msgspec.Struct, frozen=True, array_like=True, tag="s"):

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bide.errors import BideError, TaskNotFound
+from bide.errors import BideError, PayloadError, TaskNotFound
 from bide.model.context import CurrentJob, enter
 from bide.model.payload.body import Body, Envelope, check_id, decode_envelope, open_envelope
 from bide.tasks import middleware
@@ -100,7 +100,12 @@ def prepare(run: RunningJob, target: Target, lifespan: Lifespan) -> Invocation:
     body, job = run.body, run.job
     assert body is not None
     assert job is not None
-    args, kwargs = target.signature.bind(body.args, body.kwargs, body.task)
+    try:
+        args, kwargs = target.signature.bind(body.args, body.kwargs, body.task)
+    except PayloadError:
+        if target.signature.has_more(body.args, body.kwargs):
+            run.missing = "arguments"
+        raise
     if target.signature.injected:
         kwargs = {**lifespan.values_for(target.signature.injected), **kwargs}
     return Invocation(job, target, args, kwargs, middleware.in_use)
@@ -193,7 +198,7 @@ def identify(run: RunningJob, served: TaskRegistry) -> tuple[Target, Envelope, b
         target = served.find_to_run(head.task)
     except BaseException as error:
         run.policy = policy_for(head, run.policy)  # it decides what follows the error
-        run.missing = isinstance(error, TaskNotFound)
+        run.missing = "task" if isinstance(error, TaskNotFound) else ""
         raise
     run.policy = policy_for(head, target.policy)
     return target, envelope, is_signed

@@ -201,12 +201,13 @@ def _raised(
     if isinstance(error, PayloadTooNew) and not in_run:
         log.warning("job %s is released: %s", short_id(run.claimed.id), error)
         return RunOutcome(Ended("snooze", due=_LEAVE_FOR), None, None)
-    if run.missing and isinstance(error, TaskNotFound):
+    if run.missing and isinstance(error, TaskNotFound | PayloadError):
         if run.waited() < PATIENCE:
-            return _wait_for_task(run, error)
-        error = TaskNotFound(
-            f"{error} No worker that took this job in {describe(PATIENCE)} has it."
-        )
+            return _wait_for_worker(run, error)
+        if run.missing == "task":
+            error = TaskNotFound(
+                f"{error} No worker that took this job in {describe(PATIENCE)} has it."
+            )
     if isinstance(error, Snooze):
         log.info("%s was snoozed", what)
         return RunOutcome(Ended("snooze", due=check_when(error.when)), None, None)
@@ -227,14 +228,15 @@ def _raised(
     return RunOutcome(ended, None, error, delay)
 
 
-def _wait_for_task(run: RunningJob, error: TaskNotFound) -> RunOutcome:
-    """Leave a job for a worker that serves its task, which may be about to be deployed.
+def _wait_for_worker(run: RunningJob, error: TaskNotFound | PayloadError) -> RunOutcome:
+    """Leave a job for a worker that can run it, which may be about to be deployed.
 
     `UnknownTasks`, which sees all jobs of the worker, decides when to retry, and logs the job.
     """
     since_us = run.claimed.missing_us or run.claimed.token
     until = from_us(since_us + round(PATIENCE * 1e6))
-    why = TaskNotFound(f"{error} It waits for a worker that has it until {until:%F %T} UTC.")
+    kind, does = (TaskNotFound, "has") if run.missing == "task" else (PayloadError, "takes")
+    why = kind(f"{error} It waits for a worker that {does} it until {until:%F %T} UTC.")
     return RunOutcome(Ended("snooze", due=_LEAVE_FOR, data=encode_error(why)), None, None)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -54,6 +54,11 @@ class Death(NamedTuple):
     """The worker killed it, because the job ran too long."""
 
 
+Missing = Literal["", "task", "arguments"]
+"""What a worker lacks to run a job: nothing, its task, or a version of it that takes an argument of
+the job. Another worker may have it, during a deployment."""
+
+
 class RunningJob(msgspec.Struct, eq=False):
     """One job while this worker holds it."""
 
@@ -87,8 +92,8 @@ class RunningJob(msgspec.Struct, eq=False):
     """The outcome. It is final, even if the callback that runs now fails."""
     ended: bool = False
     lost: bool = False
-    missing: bool = False
-    """This worker does not serve its task."""
+    missing: Missing = ""
+    """What this worker lacks, and another may have: see `Missing`."""
     cancel_requested: bool = False
     """A request to cancel the job has arrived."""
     timed_out: bool = False
@@ -189,6 +194,11 @@ class RunningJob(msgspec.Struct, eq=False):
             schedule,
             parents,
         )
+
+    @property
+    def lacks(self) -> str:
+        """What is missing, for people; its `task_name` must be known."""
+        return self.task_name + (" (other arguments)" if self.missing == "arguments" else "")
 
     def named(self) -> AbstractContextManager[None]:
         """Return a context that adds the fields of this job to each record logged inside it."""
