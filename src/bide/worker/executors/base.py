@@ -17,7 +17,10 @@
   it, the job keeps its lease.
 
 If a worker does not serve a job's task, it returns the job to the queue. It does the same if its
-version of the task X
+version of the task does not take an argument of the job. The log and `bide info` name such tasks.
+The worker claims their jobs again, a few at a time. Each job is claimed again after as long as it
+has waited so far, and later if many wait. So these claims cost the server little, however many jobs
+wait.
 """
 
 from __future__ import annotations
