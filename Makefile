@@ -46,7 +46,7 @@ test: $(VENV)/has-dev  ## Run the quick tests: each behaviour once (ARGS="-k emb
 test-busy: $(VENV)/has-dev  ## Run the quick tests beside processes that occupy all processors
 	@$(PY) -m tests.support.busy $(MAKE) test
 
-slow: $(VENV)/has-dev $(VENV)/has-browser  ## Run the slow tests: all servers, chaos, fuzz, browser
+slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
 	@$(PY) -m pytest -q -n $$(($(CORES) + 1)) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
@@ -153,6 +153,16 @@ $(VENV)/has-browser: $(VENV)/has-dev
 	     || (apt-get update && apt-get install --yes --quiet chromium) >/dev/null 2>&1 \
 	     || echo "no browser could be installed, so tests/web/test_browser.py is skipped;" \
 	             "on Debian and Ubuntu, this cures it: sudo apt install chromium"; }
+	@touch $@
+
+# A test has a real Prometheus, Debian's, which is unpacked and not installed: its service would start.
+$(VENV)/has-prometheus: $(VENV)/has-dev
+	@{ command -v prometheus && command -v promtool; } >/dev/null \
+	|| { echo "unpacking prometheus"; cd $(VENV) && rm -rf prometheus* \
+	     && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } >/dev/null 2>&1 \
+	     && dpkg-deb --extract prometheus_*.deb prometheus && rm -f prometheus_*.deb; } \
+	|| echo "no Prometheus could be fetched, so tests/deploy/test_prometheus.py is skipped;" \
+	        "on Debian and Ubuntu, this cures it: sudo apt install prometheus"
 	@touch $@
 
 # pyright runs on Node.js: the system's if there is one, else one from PyPI (some 60 MB).

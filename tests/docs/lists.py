@@ -215,6 +215,7 @@ def words() -> frozenset[str]:
     found |= {*get_args(dedup.EnqueueResult), *bide.Body.__struct_fields__}
     found |= {*keys.LAYOUT, *keys.META, *keys.GLOBAL, *settings()}
     found |= {f"bide_jobs_{ended}_total" for ended in keys.META}
+    found |= {*re.findall(r"alert: (\w+)", (ROOT / "deploy/prometheus/rules.yml").read_text())}
     for source in _SOURCES.rglob("*.py"):
         text = source.read_text("utf-8")
         found |= {*re.findall(r"\bbide_\w+", text)}  # metrics, fixtures

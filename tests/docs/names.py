@@ -19,6 +19,7 @@ from typing import Any, Final
 import click
 
 from tests.docs import lists
+from tests.docs.pages import ROOT
 
 _GENERATED: Final = re.compile(r"<!-- generated:.*?<!-- end: generated -->", re.DOTALL)
 _HIDDEN: Final = re.compile(
@@ -157,6 +158,10 @@ class Reader:
             self._check_code(span)
 
     def _check_code(self, span: str) -> None:
+        if span.startswith("deploy/"):
+            if not (ROOT / span).exists():
+                raise Unknown(f"there is no {span}")
+            return
         text = span.replace("…", "...").removeprefix("@")
         if attribute := re.fullmatch(r"\.(\w+)(\(.*\))?", text):
             self._check_in(attribute[1], lists.every_attribute(), f"nothing has {span}")

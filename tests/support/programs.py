@@ -22,6 +22,15 @@ def old_server() -> str | None:
     return None
 
 
+def prometheus(name: str) -> str | None:
+    """`prometheus` or `promtool`, of the system or of `make .venv/has-prometheus`; None if missing.
+
+    What `make` unpacks is not installed, so that no service starts.
+    """
+    own = Path(sys.prefix) / "prometheus" / "usr" / "bin"
+    return shutil.which(name) or shutil.which(name, path=str(own))
+
+
 def distribution_server() -> str | None:
     """The distribution's Redis, which speaks TLS; None where there is none.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from bide import Queue, Worker
@@ -161,14 +162,36 @@ def test_the_server_tells_what_queues_hold(tmp_path: Path, url: str) -> None:
     assert seen["bide_jobs_reclaimed_total", "odd"] == 0
 
     only = read(said(bide(tmp_path, "metrics", "-q", "odd", url=url)))
-    assert {key[1] for key in only} == {"odd"}
+    assert {key[1] for key in only if not key[0].startswith("bide_server")} == {"odd"}
     assert "There is no queue 'nil'" in error_of(bide(tmp_path, "metrics", "-q", "nil", url=url), 3)
+
+
+SERVER = ("bide_server_memory_bytes", "bide_server_memory_max_bytes")
+
+
+@pytest.mark.parametrize("denied", [False, True])
+def test_the_server_tells_its_memory(
+    tmp_path: Path, tmp_server: Callable[..., Server], denied: bool
+) -> None:
+    url = tmp_server().url
+    with redis.Redis.from_url(url) as server:
+        server.config_set("maxmemory", "64mb")
+        if denied:
+            server.execute_command("ACL", "SETUSER", "default", "-info")
+    seen = read(said(bide(tmp_path, "metrics", url=url)))
+    found = {name: [value for key, value in seen.items() if key[0] == name] for name in SERVER}
+    if denied:
+        assert found == {name: [] for name in SERVER}
+    else:
+        ((used,), most) = found.values()
+        assert most == [64 << 20]
+        assert 100_000 < used < 64 << 20
 
 
 def test_a_server_without_queues_has_metrics_too(tmp_path: Path, one_url: str) -> None:
     text = said(bide(tmp_path, "metrics", url=one_url))
     assert "# TYPE bide_jobs gauge\n" in text
-    assert read(text) == {}
+    assert {key[0] for key in read(text)} == {*SERVER}
 
 
 def test_whoever_gives_up_has_the_server_asked_no_second_time(

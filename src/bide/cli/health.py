@@ -19,7 +19,7 @@ import click
 
 from bide.cli.options import flag, json_option, option, queues_option, site_options
 from bide.cli.screen import Cell, count, echo, echo_json, hanging
-from bide.cli.server import delayed_on_rq, queues_with_keys
+from bide.cli.server import delayed_on_rq, memory, queues_with_keys
 from bide.client.coalesce import ReadThroughCache
 from bide.contrib.rq_sets import DelaySet
 from bide.errors import BideError, ClientTooOld, ServerRefused, UsageError
@@ -343,6 +343,7 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
     late = {name: overdue(seen) for name, seen in counts.items()}
     paused = {name: int(seen.paused) for name, seen in counts.items()}
     serving = {name: sum(name in worker.queues for worker in workers) for name in counts}
+    servers = memory(site.client)
     totals = {total: {n: seen.totals[total] for n, seen in counts.items()} for total in _TOTALS}
     return expose(
         [
@@ -352,6 +353,18 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
             family("bide_queue_paused", "1 if the queue is paused.", paused),
             family("bide_queue_workers", "Live workers that serve the queue.", serving),
             *(family(f"bide_jobs_{t}_total", help, totals[t]) for t, help in _TOTALS.items()),
+            Family(
+                "bide_server_memory_bytes",
+                "gauge",
+                "Memory that the server uses.",
+                [({"server": server}, each.used) for server, each in servers.items()],
+            ),
+            Family(
+                "bide_server_memory_max_bytes",
+                "gauge",
+                "The server's maxmemory; 0 if it has no limit.",
+                [({"server": server}, each.most) for server, each in servers.items()],
+            ),
         ]
     )
 

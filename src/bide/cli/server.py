@@ -85,6 +85,37 @@ def probe(url: str | None) -> list[Readings]:
     return [one._replace(kind=servers.kind, sentinels=sentinels) for one in found]
 
 
+class Memory(NamedTuple):
+    """The memory of a server, in bytes."""
+
+    used: int
+    most: int
+    """`maxmemory`; 0 for no limit."""
+
+
+def memory(client: blocking.Client) -> dict[str, Memory]:
+    """Return the memory of each master, by host and port; nothing if INFO is denied.
+
+    Raises:
+        BideError: a server cannot be reached.
+    """
+    found: dict[str, Memory] = {}
+    try:
+        for node in blocking.masters(client):
+            with suppress(lib.ResponseError):
+                info = node.info("memory")
+                found[_node(node)] = Memory(int(info["used_memory"]), int(info["maxmemory"]))
+    except (lib.RedisError, OSError) as error:
+        raise map_error(error, client.where) from None
+    return found
+
+
+def _node(client: redis.Redis) -> str:
+    """Return host and port of a server, or the path of its socket."""
+    known = client.connection_pool.connection_kwargs
+    return f"{known['host']}:{known['port']}" if "port" in known else str(known.get("path", ""))
+
+
 def _lost(error: Exception, where: str) -> Readings:
     """What is known of a server that does not answer; UsageError if the URL does not fit it."""
     sentence = map_error(error, where)
