@@ -106,9 +106,9 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
 
     def note_start(self, run: RunningJob) -> None:
         """Count how late a job has started that has not ended, unless it is counted already."""
-        if run.late is not None:
-            self.of(run.metric_label).lateness.add_all(LATENESS, [run.late])
-            run.late = None
+        if late := _uncounted([run]):
+            self.of(run.metric_label).lateness.add_all(LATENESS, late)
+            run.is_late_counted = True
 
     def note_settles(
         self,
@@ -142,8 +142,7 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
             self.refused += len(runs)
         else:
             counters.settled[outcome] = counters.settled.get(outcome, 0) + len(runs)
-        late = [run.late for run in runs if run is not None and run.late is not None]
-        counters.lateness.add_all(LATENESS, late)
+        counters.lateness.add_all(LATENESS, _uncounted(runs))
         ran = [run.ran for run in runs if run is not None and run.ran]
         counters.run_time.add_all(RUN_TIME, ran)
 
@@ -160,6 +159,15 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
         self.refused += other.refused
         for task, counters in other.tasks.items():
             self.of(task).add(counters)
+
+
+def _uncounted(runs: Sequence[RunningJob | None]) -> list[float]:
+    """By how many seconds those of the runs started late whose lateness is not counted yet."""
+    return [
+        max(0.0, run.late_us / 1e6)
+        for run in runs
+        if run is not None and run.late_us is not None and not run.is_late_counted
+    ]
 
 
 ByQueue = dict[str, WorkerMetrics]

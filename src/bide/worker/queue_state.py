@@ -22,10 +22,10 @@ from __future__ import annotations
 import heapq
 import re
 import time
+from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import frexp
 from threading import Lock
 from typing import Any, Final, Literal
 
@@ -117,22 +117,20 @@ class LatenessBuffer:
 
     def __init__(self) -> None:
         self._late_us: deque[float] = deque()
-
-    def add(self, late_us: float) -> None:
+        self.add: Final = self._late_us.append
         """Count one start, so many microseconds after its job was due."""
-        self._late_us.append(late_us)
 
     def take(self) -> str:
         """Return the report for the next `settle` or `extend`, and begin a new one."""
-        buckets: Counter[int] = Counter()
+        taken: list[float] = []
         with suppress(IndexError):  # another thread may take at the same time
             while self._late_us:
-                _, bucket = frexp(max(0.0, self._late_us.popleft()) / _FINEST_US)
-                buckets[min(max(bucket, 0), LAST)] += 1
+                taken.append(self._late_us.popleft())
+        buckets = Counter([bisect(_BOUNDS_US, late_us) for late_us in taken])
         return " ".join(f"{bucket}={count}" for bucket, count in buckets.items())
 
 
-_FINEST_US: Final = FINEST * 1e6
+_BOUNDS_US: Final = [FINEST * 1e6 * 2**bucket for bucket in range(LAST)]
 
 
 class AheadWindow:
@@ -246,7 +244,7 @@ class QueueState:
         self._session = ClaimSession(worker)
         self._window = AheadWindow()
         self._ahead_us = 0
-        self._clock = (0, 0.0)
+        self.clock = (0, 0.0)
         self._woken_since_claim = False  # a wake-up message came after the claim was built
 
     @property
@@ -355,19 +353,8 @@ class QueueState:
 
         The claim is taken to have been as long on its way as its reply.
         """
-        server_us, claimed_at = self._clock
+        server_us, claimed_at = self.clock
         return server_us + round((at - claimed_at) * 1e6)
-
-    def note_start(self, due_us: int, at: float) -> float:
-        """Record that a job started at `at` (`time.monotonic()`); any thread may call.
-
-        Returns:
-            Its lateness in microseconds.
-        """
-        server_us, claimed_at = self._clock
-        late_us = server_us - due_us + (at - claimed_at) * 1e6
-        self.lateness.add(late_us)
-        return late_us
 
     def claimed(self, reply: Claim, sent: float, arrived: float) -> None:
         """Process the reply to the latest claim; both times are those of `time.monotonic()`."""
@@ -379,7 +366,7 @@ class QueueState:
         if not reply.stale:
             read_us = reply.read_us or reply.now_us
             ways = arrived - sent - (read_us - reply.now_us) / 1e6
-            self._clock = read_us, arrived - max(0.0, ways) / 2
+            self.clock = read_us, arrived - max(0.0, ways) / 2
         # The claim may have missed the jobs of a message that came after it.
         self.is_woken = self._woken_since_claim
         self.check = not reply.until_us or reply.more or self._woken_since_claim

@@ -161,10 +161,11 @@ class Executor(ABC):
         self._tighten(queue_state, read_us, arrived)
         for claimed in reply.jobs:
             number = next(self._numbers)
-            wait = max(0, claimed.due_us - read_us) / 1e6
-            run = RunningJob(queue_state, claimed, sent + wait, self._send_notes_soon, number)
+            wait = (claimed.due_us - read_us) / 1e6
+            since = sent + wait if wait > 0 else sent
+            run = RunningJob(queue_state, claimed, since, self._send_notes_soon, number)
             self._held[number] = run
-            if wait:
+            if wait > 0:
                 heapq.heappush(self._ahead, (arrived + wait, number, run))
                 self._loop.call_soon(self._prepare_ahead, run)
             else:
@@ -325,7 +326,7 @@ class Executor(ABC):
             self.executed += 1
             log_end(run, settled.outcome)
         self._unconfirmed[run.claimed.id, run.claimed.token] = run
-        run.queue_state.settles.append(settled.settle(run.claimed, run.started_us()))
+        run.queue_state.settles.append(settled.settle(run.claimed, run.started_us))
         self._changed()
 
     def mark_recorded(self, settles: Sequence[Settle]) -> list[RunningJob | None]:

@@ -195,7 +195,8 @@ class LocalExecutor(Executor):
             run = self._waiting.popleft()
             run.begun_at = self._moved_at = time.monotonic()
             try:
-                context, call = self._prepared.pop(run, None) or (self._context.copy(), None)
+                prepared = self._prepared.pop(run, None) if self._prepared else None
+                context, call = prepared or (self._context.copy(), None)
                 context.run(self._start, run, call)
             except Exception:
                 # Not an error of the job: for instance, the system cannot start a thread.
@@ -379,7 +380,8 @@ class LocalExecutor(Executor):
         if run.ended:
             return
         super()._end(run, ended)
-        self._prepared.pop(run, None)
+        if self._prepared:
+            self._prepared.pop(run, None)
         if run.ended and run.begun_at:
             self._note_run(run, time.monotonic() - run.begun_at)
             self._start_waiting()

@@ -40,8 +40,8 @@ UNCOUNTED: Final = ("release", "snooze", "hold")
 
 _DEFAULT: Final = Policy()
 
-_EXACT: Final = 0.001
-"""Seconds to which the start of a job is exact in its record."""
+_EXACT_US: Final = 1000
+"""Microseconds to which the start of a job is exact in its record."""
 
 _deciding: Final = Lock()
 
@@ -74,8 +74,16 @@ class RunningJob(msgspec.Struct, eq=False):
     """When the job got a slot (`time.monotonic()`); 0 while it waits for one."""
     started_at: float = 0.0
     """When the job's first statement ran (`time.monotonic()`); 0 while that is not known."""
-    late: float | None = None
-    """By how many seconds it started late; None if it has not, or if metrics have counted it."""
+    late_us: float | None = None
+    """By how many microseconds it started late, by the server's clock; None until it has."""
+    started_us: int = 0
+    """When its first statement ran, in microseconds on the server's clock.
+
+    It is 0 if that is not known, or if it is as good as the time that the server has: to a
+    millisecond, or to a fiftieth of the lateness. So most outcomes do without it.
+    """
+    is_late_counted: bool = False
+    """Metrics have counted its lateness."""
     ran: float = 0.0
     """For how many seconds the job ran; 0 while that is not known."""
     deadline: float = 0.0
@@ -127,26 +135,18 @@ class RunningJob(msgspec.Struct, eq=False):
         """Record when the job's first statement ran; any thread may call."""
         if not self.started_at:
             self.started_at = at
-            late_us = self.queue_state.note_start(self.claimed.due_us, at)
-            if self.queue_state.metrics is not None:
-                self.late = late_us / 1e6 if late_us > 0 else 0.0
+            claimed, (server_us, claimed_at) = self.claimed, self.queue_state.clock
+            started_us = server_us + (at - claimed_at) * 1e6
+            self.late_us = late_us = started_us - claimed.due_us
+            self.queue_state.lateness.add(late_us)
+            later_us = started_us - claimed.token
+            if later_us > _EXACT_US and later_us > late_us / 50:
+                self.started_us = round(started_us)
 
     @property
     def metric_label(self) -> str:
         """The name of its task in metrics."""
         return OTHER if self.missing or task_of(self) == "?" else self.task_name
-
-    def started_us(self) -> int:
-        """Return when the job's first statement ran, on the server's clock.
-
-        It is 0 if that is not known, or if it is as good as the time that the server has: to a
-        millisecond, or to a fiftieth of the lateness. So most outcomes do without it.
-        """
-        if self.started_at - self.claimed_at < _EXACT:
-            return 0
-        token, started_us = self.claimed.token, self.queue_state.server_us(self.started_at)
-        late_us = started_us - self.claimed.due_us
-        return started_us if started_us - token > max(_EXACT * 1e6, late_us / 50) else 0
 
     def add_note(self, kind: str, text: bytes) -> None:
         """Buffer a note for the next round trip; any thread may call."""
