@@ -30,7 +30,6 @@ import msgspec
 from bide.contrib import needed
 from bide.errors import JobCancelled, PayloadError, TaskNotFound
 from bide.model.context import CurrentJob, Snooze
-from bide.model.durations import from_us
 from bide.model.payload.body import Body, decode_envelope
 from bide.protocol.commands.enqueue import Prepared
 from bide.tasks.middleware import FailedAttempt, Middleware
@@ -68,13 +67,8 @@ def of_run(job: CurrentJob) -> tuple[str, Attributes]:
     return f"run {job.queue}", {
         **_of_job(job, "run", "process"),
         "bide.redelivered": job.redelivered,
-        "bide.lateness": _lateness(job),
+        "bide.lateness": job.lateness,
     }
-
-
-def _lateness(job: CurrentJob) -> float:
-    """From the due time to the claim, in seconds; both are on the server's clock."""
-    return max(0.0, (from_us(job.token) - job.due).total_seconds())
 
 
 def of_failure(job: CurrentJob) -> tuple[str, Attributes]:
@@ -271,7 +265,7 @@ class Metrics(Middleware):
     def running(self, job: CurrentJob) -> Iterator[None]:
         """Measure a run."""
         attributes = self._attributes(job, job.task)
-        self._late.record(_lateness(job), attributes)
+        self._late.record(job.lateness, attributes)
         began, errors = time.monotonic(), {}
         try:
             yield

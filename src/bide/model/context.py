@@ -30,6 +30,11 @@ class RunSide(Protocol):
         """Maximum number of attempts, by the retry policy."""
         ...
 
+    @property
+    def lateness(self) -> float:
+        """Seconds from the due time to the first statement."""
+        ...
+
     def arguments(self) -> Body:
         """Return the body with its arguments; raise `PayloadError` if they cannot be read."""
 
@@ -41,7 +46,7 @@ class CurrentJob:
     """The job of the running task."""
 
     __slots__ = (
-        *("_claimed", "_voice", "id", "meta", "parents", "queue", "schedule", "task", "worker"),
+        *("_claimed", "_run", "id", "meta", "parents", "queue", "schedule", "task", "worker"),
     )
 
     def __init__(
@@ -50,7 +55,7 @@ class CurrentJob:
         worker: str,
         task: str,
         claimed: Claimed,
-        voice: RunSide,
+        run: RunSide,
         meta: Mapping[str, Any] | None = None,
         schedule: str | None = None,
         parents: Sequence[str] = (),
@@ -68,7 +73,7 @@ class CurrentJob:
         self.schedule: Final = schedule
         """The name of the schedule that created it; None for a job that was enqueued."""
         self._claimed = claimed
-        self._voice = voice
+        self._run = run
 
     def __repr__(self) -> str:
         return f"<CurrentJob {short_id(self.id)} {self.task} attempt {self.attempt}>"
@@ -80,12 +85,12 @@ class CurrentJob:
         Raises:
             PayloadError: they cannot be read; only in a hook or a callback.
         """
-        return tuple(self._voice.arguments().args)
+        return tuple(self._run.arguments().args)
 
     @property
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments, as they are stored: plain values; raises as `args` does."""
-        return dict(self._voice.arguments().kwargs)
+        return dict(self._run.arguments().kwargs)
 
     @property
     def attempt(self) -> int:
@@ -95,7 +100,7 @@ class CurrentJob:
     @property
     def max_attempts(self) -> int:
         """Maximum number of attempts, by the retry policy; 1 without a policy."""
-        return self._voice.max_attempts
+        return self._run.max_attempts
 
     @property
     def token(self) -> int:
@@ -111,6 +116,14 @@ class CurrentJob:
     def due(self) -> datetime:
         """The due time of this run, as an aware datetime."""
         return from_us(self._claimed.due_us)
+
+    @property
+    def lateness(self) -> float:
+        """Seconds from `due` to the first statement of this run, by the server's clock.
+
+        In a child process it includes the way of the claim to the server.
+        """
+        return self._run.lateness
 
     @property
     def first_due(self) -> datetime:
@@ -132,7 +145,7 @@ class CurrentJob:
         True if the job was cancelled, its time-out has passed, its worker has returned it to the
         queue, or another worker has its lease.
         """
-        return self._voice.unwanted
+        return self._run.unwanted
 
     def raise_if_cancelled(self) -> None:
         """End this run here if `should_stop` is true.
@@ -141,7 +154,7 @@ class CurrentJob:
             JobCancelled: the run should end; do not catch it, so that a cancelled job ends as
                 cancelled.
         """
-        if self._voice.unwanted:
+        if self._run.unwanted:
             raise JobCancelled("The job was cancelled, ran too long, or is another worker's now.")
 
     def progress(self, fraction: float, text: str = "") -> None:
@@ -156,14 +169,14 @@ class CurrentJob:
         """
         if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise UsageError(f"progress must be a number from 0 to 1, not {fraction!r}.")
-        self._voice.add_note(PROGRESS, encode_progress(float(fraction), str(text)))
+        self._run.add_note(PROGRESS, encode_progress(float(fraction), str(text)))
 
     def log(self, text: str) -> None:
         """Add a line to the job's own log, for `job.logs`; sent with the next round trip.
 
         The latest 100 lines are kept, each cut after 2,000 characters, 32 KB in all.
         """
-        self._voice.add_note(LOG, encode_log(str(text)))
+        self._run.add_note(LOG, encode_log(str(text)))
 
 
 _current: ContextVar[CurrentJob] = ContextVar("bide_current_job")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,8 @@ def snoozes() -> None:
 
 def a_job(task: str) -> CurrentJob:
     claimed = Claimed("j1", b"", 3_500_000, 1, 0, 1_000_000, 1_000_000)
-    return CurrentJob("orders", "w", task, claimed, None)  # type: ignore[arg-type]
+    run: Any = SimpleNamespace(lateness=0.5)
+    return CurrentJob("orders", "w", task, claimed, run)
 
 
 class Measured:

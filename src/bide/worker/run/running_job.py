@@ -154,6 +154,14 @@ class RunningJob(msgspec.Struct, eq=False):
             self.send_notes_soon()
 
     @property
+    def lateness(self) -> float:
+        """Seconds from the due time to the first statement, by the server's clock."""
+        if self.late_us is not None:
+            return max(0.0, self.late_us / 1e6)
+        claimed, at = self.claimed, self.started_at or time.monotonic()
+        return max(0.0, (claimed.token - claimed.due_us) / 1e6 + at - self.claimed_at)
+
+    @property
     def max_attempts(self) -> int:
         """Maximum number of attempts, by the retry policy."""
         return self.policy.retry.max + 1
