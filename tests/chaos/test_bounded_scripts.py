@@ -25,7 +25,7 @@ from bide.client import blocking
 from bide.embedded import Server
 from bide.model.ids import new_id
 from bide.model.job import Claimed
-from bide.model.limits import Retention
+from bide.model.limits import Declared, Retention
 from bide.model.payload.body import MAX_DATA, Body, encode_item
 from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
@@ -601,6 +601,8 @@ def _time_managing(full: Full) -> None:
     full.time("upgrade", lambda: run(job_commands.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(job_commands.configure(KEYS, Retention())))
     full.time("limit", lambda: run(job_commands.limit(KEYS, "900000 1000000 900000", "none")))
+    declared = Declared("900000 1000000 900001", "900000")
+    full.time("declare", lambda: run(job_commands.declare(KEYS, declared, True)))
     full.time("forget", lambda: run(job_commands.forget(KEYS)))
     full.time("cancel", lambda: run(job_commands.cancel(KEYS, full.ids(lowest, most))))
     full.time("delete", lambda: run(job_commands.delete(KEYS, full.ids(KEYS["cancelled"], most))))

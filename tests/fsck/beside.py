@@ -85,7 +85,7 @@ BESIDE = [
     ),
     *(
         case(f"meta {field} far ahead", ("HSET", "@meta", field, "%691200"), finds=("meta", field))
-        for field in ("calm_until", "drain_until")
+        for field in ("calm_until", "declared_until", "drain_until")
     ),
     *(
         case(f"meta {field} at no time", ("HSET", "@meta", field, 10**16), finds=("meta", field))

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from bide.errors import ServerFull
+from bide.model.limits import Declared
 from bide.protocol.command import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -163,6 +164,13 @@ def test_less_can_be_kept_so_that_there_is_room(q: Probe, memory: Memory) -> Non
 def test_limits_can_be_set_on_a_full_server(q: Probe, memory: Memory) -> None:
     memory.fill()
     q.limit(rate="1/s", concurrency=1)
+    memory.free()
+    assert q.limits.rate == "1/s"
+
+
+def test_settings_can_be_declared_on_a_full_server(q: Probe, memory: Memory) -> None:
+    memory.fill()
+    q.run(job_commands.declare(q.keys, Declared("1 1000000 1"), True))
     memory.free()
     assert q.limits.rate == "1/s"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bide.model.limits import Retention
+from bide.model.limits import Declared, Retention
 from bide.model.schedule import Schedule, Timing
 from bide.protocol.command import Command
 from bide.protocol.commands import dependencies as dependency_commands
@@ -75,6 +75,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "jobs.resume": [(0, job_commands.resume(MAIL))],
     "jobs.configure": [(0, job_commands.configure(MAIL, Retention()))],
     "jobs.limit": [(0, job_commands.limit(MAIL, "1 1 1", "none"))],
+    "jobs.declare": [(0, job_commands.declare(MAIL, Declared("1 1 1", "none"), True))],
     "jobs.mark_data": [(0, job_commands.mark_data(MAIL, Retention(), True))],
     "jobs.upgrade": [(0, job_commands.upgrade(MAIL, 1, "0"))],
     "jobs.purge": [(0, job_commands.purge(MAIL, "this")), (0, job_commands.purge(MAIL, None))],

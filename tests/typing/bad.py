@@ -43,6 +43,8 @@ queue.enqueue(add, 1, priority="high")  # refused
 RetryLater([3])  # refused
 queue.configure(concurrency="ten")  # refused
 queue.configure(speed="10/s")  # refused
+Queue("hooks", rate=5)  # refused
+Queue("hooks", defaults={"dealy": 5})  # refused
 text: str = add.enqueue(1).wait(1)  # refused
 
 

@@ -11,6 +11,8 @@ from bide import AsyncJob, AsyncQueue, Job, Queue, Retry
 
 queue = Queue("mail")
 async_queue = AsyncQueue("mail")
+Queue("hooks", rate="5/s", burst=2, concurrency=None, retention=bide.Retention(count=7))
+AsyncQueue("hooks", defaults={"delay": timedelta(minutes=5), "retry": Retry(3)})
 
 
 @queue.task

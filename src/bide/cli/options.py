@@ -209,7 +209,7 @@ def import_configured(otherwise: str) -> None:
     from bide.cli.screen import aside
 
     import_from_here()
-    for module in settings().worker.modules:
+    for module in all_modules():
         try:
             import_module(module)
         except TaskNotFound as error:

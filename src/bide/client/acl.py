@@ -42,8 +42,17 @@ _OPERATE: Final = (
     *("schedule_set", "timeline", "upgrade", "worker_stop", "workers"),
 )
 _WORK: Final = (
-    *("add_notes", "claim", "dep_outbox", "dep_resolve", "extend", "heartbeat", "items_reject"),
-    *("pop", "schedule_refill", "server_time", "settle", "worker_leave", "worker_start", "workers"),
+    *("add_notes", "claim", "declare", "dep_outbox", "dep_resolve", "extend", "heartbeat"),
+    *(
+        "items_reject",
+        "pop",
+        "schedule_refill",
+        "server_time",
+        "settle",
+        "worker_leave",
+        "worker_start",
+        "workers",
+    ),
 )
 
 SCRIPTS: Final[dict[Role, tuple[str, ...]]] = {

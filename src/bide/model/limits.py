@@ -87,6 +87,15 @@ def stored_rate(rate: Any, burst: Any = None) -> str:
     return f"{count} {period_us} {burst}"
 
 
+class Declared(NamedTuple):
+    """The settings that a program declares for a queue, in their stored forms; `KEEP` for none."""
+
+    rate: str = KEEP
+    concurrency: str = KEEP
+    retention: str = KEEP
+    """Bounds and bytes of results."""
+
+
 def written_rate(stored: bytes) -> tuple[str | None, int | None]:
     """Convert a stored rate to text and burst; None and None if there is no rate."""
     found = _NUMBERS.fullmatch(stored)

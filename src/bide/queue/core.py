@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -28,7 +29,7 @@ from bide.model.dedup import write_dedup
 from bide.model.durations import Duration, at_to_us, delay_to_us, is_whole, to_us
 from bide.model.events import Event, check_kinds
 from bide.model.ids import check_name
-from bide.model.limits import KEEP, stored_active, stored_rate
+from bide.model.limits import KEEP, Declared, stored_active, stored_rate
 from bide.model.options import (
     CONSTRAINTS,
     GroupSettings,
@@ -57,6 +58,7 @@ from bide.tasks.task import (
     APART,
     Function,
     body_fields,
+    check_options,
     check_timeout,
     defaults_of,
     is_unicode,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 _SENT_APART: Final = CONSTRAINTS | APART
 
 _OPTIONS: Final = frozenset(Options.__annotations__)
+_SETTINGS: Final = frozenset(QueueSettings.__annotations__)
 _values_of: Final = itemgetter(*_OPTIONS)
 
 
@@ -110,6 +113,26 @@ class QueueCore(Generic[C]):
         self._retry_for = check_retry_for(retry_for)
         self._cached_binding: ServerBinding[C] | None = None
         self._permit = Permit(url)
+        self._defaults: Mapping[str, Any] = {}
+        """Options of the queue's jobs that neither the task nor the call has."""
+        self._declared: QueueSettings = {}
+        """Settings that a worker applies when it starts."""
+
+    def _declare(self, defaults: TaskOptions | None, settings: QueueSettings) -> None:
+        """Check and keep what the queue declares: default options of its jobs, and its settings."""
+        self._defaults = {k: v for k, v in (defaults or {}).items() if v is not None}
+        check_options(cast(TaskOptions, self._defaults))
+        self._declared = settings
+        if settings:
+            unknown = next((name for name in settings if name not in _SETTINGS), None)
+            if unknown is not None:
+                known = [*inspect.signature(type(self)).parameters][:-1] + sorted(_SETTINGS)
+                raise UsageError(
+                    f"{type(self).__name__} has no argument {unknown!r}; there are "
+                    f"{', '.join(known)}."
+                )
+            declared_of(settings)
+            _declaring.add(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -193,6 +216,8 @@ class QueueCore(Generic[C]):
         if signature is not None and not signature.fits(args, kwargs):
             signature.check(args, kwargs, name, _OPTIONS)
         names = signature.positional if signature else ()
+        if self._defaults:
+            options = self._over_defaults(options, defaults)
         delay, at, priority = options.get("delay"), options.get("at"), options.get("priority")
         job_id, durability = options.get("job_id"), options.get("durability")
         if not defaults and APART.issuperset(options):  # the usual case: no options in the body
@@ -230,6 +255,17 @@ class QueueCore(Generic[C]):
         return enqueue_commands.prepare(
             body, delay, at, priority, job_id, names, durability, constraints, parents
         )
+
+    def _over_defaults(self, options: Options, of_task: TaskOptions) -> Options:
+        """Merge the options of a call over the queue's defaults that its task does not have."""
+        given = {name: value for name, value in options.items() if value is not None}
+        has_time = "at" in given or "delay" in given
+        merged = {
+            name: value
+            for name, value in self._defaults.items()
+            if of_task.get(name) is None and not (name == "delay" and has_time)
+        }
+        return cast(Options, merged | given)
 
     def _passed(self, body: Body) -> Body:
         for one in middleware.in_use:
@@ -326,6 +362,27 @@ def _checked(one: Middleware, body: Any, before: Body) -> Body:
     if body.keep is not None:
         to_us(body.keep, "keep")
     return body
+
+
+_declaring: Final[WeakSet[QueueCore[Any]]] = WeakSet()
+"""The queues that declare settings."""
+
+
+def declaring_queues(name: str) -> list[QueueCore[Any]]:
+    """Return the objects of this process that declare settings for the queue of this name."""
+    return [queue for queue in list(_declaring) if queue.name == name]
+
+
+def declared_of(settings: QueueSettings) -> Declared:
+    """Check declared settings, and convert them to their stored forms."""
+    check_names(settings, QueueSettings)
+    rate, concurrency, kept = _rate_of(settings, KEEP), KEEP, KEEP
+    if "concurrency" in settings:
+        concurrency = stored_active(settings["concurrency"])
+    if "retention" in settings:
+        bounds, results = job_commands.stored_retention(settings["retention"])
+        kept = f"{bounds} {results}"
+    return Declared(rate, concurrency, kept)
 
 
 _moving: Final = threading.RLock()

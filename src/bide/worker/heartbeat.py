@@ -22,9 +22,9 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from bide.client import aio, blocking
 from bide.client.acl import SCRIPTS
@@ -33,7 +33,10 @@ from bide.client.url import GOODBYE, REPLY_TIMEOUT
 from bide.errors import BideError, ServerFull, ServerReadOnly
 from bide.logs import Log
 from bide.model.ids import short_id
+from bide.model.limits import Declared
 from bide.model.payload.signing import Keyring, Seal
+from bide.protocol.command import Command
+from bide.protocol.commands.jobs import declare
 from bide.protocol.commands.queues import EVERY, WorkerReport, heartbeat, register_queues
 from bide.protocol.commands.schedules import read_schedules, refills, set_schedule
 from bide.protocol.commands.worker import MAX_SETTLES, extend, worker_leave
@@ -57,11 +60,13 @@ class Heartbeat:
         worker: str,
         about: Callable[[float | None], WorkerReport],
         stop: Callable[[], None],
+        declared: Mapping[Keys, Declared] | None = None,
     ) -> None:
         """Start to send heartbeats, in the running event loop.
 
         `about` returns the report, given how many seconds this clock is ahead of the server's.
-        `stop` is called once, when a request to stop the worker arrives.
+        `stop` is called once, when a request to stop the worker arrives. Settings that are
+        `declared` go with each heartbeat, in case the last worker that declared others has gone.
         """
         self._client = client
         self._keys = keys
@@ -69,6 +74,9 @@ class Heartbeat:
         self._worker = worker
         self._about = about
         self._stop = stop
+        self._declared = [
+            declare(each, its, starts=False) for each, its in (declared or {}).items()
+        ]
         self._over = asyncio.Event()
         self._task = asyncio.create_task(self._send_all())
         self.accepted_at = 0.0
@@ -85,8 +93,8 @@ class Heartbeat:
             with contextlib.suppress(BideError):
                 before = time.time()
                 beat = heartbeat(self._keys, self._worker, self._about(skew))
-                calls = (beat, register_queues(self._keys, names))
-                pulse, _ = await self._client.attempt_many(calls)
+                calls: list[Command[Any]] = [beat, register_queues(self._keys, names)]
+                pulse, *_ = await self._client.attempt_many([*calls, *self._declared])
                 if isinstance(pulse, BideError):
                     raise pulse
                 self.accepted_at = time.monotonic()

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, cast
 
 from bide.client import aio
 from bide.client.errors import is_passing
 from bide.client.url import hide_password, same_servers
-from bide.errors import BideError, ClientTooOld, ServerReadOnly, ServerUnavailable, UsageError
+from bide.errors import (
+    BideError,
+    ClientTooOld,
+    ServerFull,
+    ServerReadOnly,
+    ServerUnavailable,
+    UsageError,
+)
 from bide.logs import Log
+from bide.model.limits import Declared
+from bide.model.options import QueueSettings
 from bide.model.payload.signing import Keyring
 from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.jobs import declare
 from bide.protocol.commands.queues import StartReply, register_queues, worker_start
 from bide.protocol.keys import Keys
 from bide.queue import AsyncQueue, Queue
 from bide.queue.binding import TaskQueue, known_task_queues
-from bide.queue.core import TaskCall
+from bide.queue.core import TaskCall, declared_of, declaring_queues
 from bide.tasks.task import defaults_of, policy_of, registering_modules
 from bide.worker.heartbeat import set_declared
 from bide.worker.loop import LOG_EVERY, pause_after
@@ -30,16 +40,61 @@ SCRIPTS: Final = ("add_notes", "settle", "claim", "extend", "worker_leave")
 """The scripts that a worker calls while it serves."""
 
 
+def declared_settings(queues: Sequence[Keys], url: str) -> dict[Keys, Declared]:
+    """Return the settings that this process declares for these queues of a server.
+
+    Raises:
+        UsageError: two `Queue` objects declare different values for one setting.
+    """
+    found = {}
+    for keys in queues:
+        merged: dict[str, Any] = {}
+        for queue in declaring_queues(keys.queue or ""):
+            if not _is_here(queue._task_queue, url, keys.prefix):
+                continue
+            for name, value in queue._declared.items():
+                if merged.setdefault(name, value) != value:
+                    raise UsageError(
+                        f"Queue {keys.queue} is declared with {name}={merged[name]!r} and with "
+                        f"{name}={value!r}; declare it once, and import that object."
+                    )
+        if merged:
+            found[keys] = declared_of(cast(QueueSettings, merged))
+    return found
+
+
+async def apply_declared(client: aio.AsyncClient, declared: Mapping[Keys, Declared]) -> None:
+    """Apply the settings that this process declares, except those that people changed.
+
+    Raises:
+        BideError: the server could not be reached, or refused.
+    """
+    calls = [declare(keys, settings, starts=True) for keys, settings in declared.items()]
+    for keys, reply in zip(declared, await client.attempt_many(calls), strict=True):
+        if isinstance(reply, ServerFull | ServerReadOnly):  # the present settings stay
+            log.warning("declared settings of queue %s: %s", keys.queue, reply)
+        elif isinstance(reply, BideError):
+            raise reply
+        elif reply:
+            log.info(
+                "queue %s: %s as configured on the server, and not as declared here; "
+                "to follow the code again, configure the declared value",
+                keys.queue,
+                f"{' and '.join(reply)} {'stays' if len(reply) == 1 else 'stay'}",
+            )
+
+
 async def prepare_server(
     client: aio.AsyncClient,
     everywhere: Keys,
     queues: Sequence[Keys],
     allow_eviction: bool,
     keyring: Keyring | None = None,
+    declared: Mapping[Keys, Declared] | None = None,
     *,
     waits: bool,
 ) -> None:
-    """Register the queues, and set the schedules that are declared for them.
+    """Register the queues, and set the schedules and settings that are declared for them.
 
     If `waits` is true, this is retried until the server can be reached.
 
@@ -53,7 +108,8 @@ async def prepare_server(
     failures = 0
     while True:
         try:
-            return await _register(client, everywhere, queues, allow_eviction, keyring)
+            await _register(client, everywhere, queues, allow_eviction, keyring)
+            return await apply_declared(client, declared or {})
         except ServerUnavailable as error:
             if not waits or not is_passing(error):
                 raise

@@ -22,9 +22,10 @@ from bide.errors import UsageError
 from bide.logs import Log
 from bide.model.durations import Duration, to_us
 from bide.model.ids import check_name
+from bide.model.limits import Declared
 from bide.model.payload.signing import VARIABLE, Keyring
 from bide.protocol.commands.queues import MOST_DOING, MOST_LONG_TASKS, WorkerReport
-from bide.protocol.keys import SCHEMA, keys_of
+from bide.protocol.keys import SCHEMA, Keys, keys_of
 from bide.protocol.scripts import SERVER_CLOCK
 from bide.queue import AsyncQueue, Queue
 from bide.queue.binding import Permit
@@ -37,7 +38,13 @@ from bide.worker.heartbeat import Heartbeat, Leases
 from bide.worker.loop import WorkerLoop, listen, stop_when_idle
 from bide.worker.metrics import ByQueue, metrics_of
 from bide.worker.queue_state import QueueState, Strategy, make_order
-from bide.worker.startup import prepare_server, queues_of, tasks_longer_than, warn
+from bide.worker.startup import (
+    declared_settings,
+    prepare_server,
+    queues_of,
+    tasks_longer_than,
+    warn,
+)
 
 
 def common_setting(
@@ -200,6 +207,7 @@ class Worker:
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._declared: dict[Keys, Declared] = {}
         self._heartbeat: Heartbeat | None = None
         self._stops = 0
         self._has_process = False
@@ -298,8 +306,10 @@ class Worker:
         logs.hold()  # imported modules may have changed the logging setup
         client = aio.AsyncClient(self._url, retry_for=0, clock=self._clock)
         keys, allow = self._keys, self._allow_eviction
+        self._declared = declared_settings(keys, client.url)
         startup = prepare_server(
-            client, self._global_keys, keys, allow, self._keyring, waits=not burst
+            *(client, self._global_keys, keys, allow, self._keyring, self._declared),
+            waits=not burst,
         )
         try:
             with lifespan.heard(self._signalled):
@@ -356,6 +366,7 @@ class Worker:
             self.name,
             partial(self._about, executor, time.time_ns() // 1000),
             self._stop_requested,
+            self._declared,
         )
         duties = [asyncio.create_task(listen(client, channels, self._on_message))]
         if self._max_idle is not None:

@@ -63,6 +63,8 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "scheduled": _ONE,
     "limited": _ONE,
     "rate": r"^[1-9]%d* [1-9]%d* [1-9]%d*$",
+    "declared_rate": r"^%d+ %d+ %d+$",
+    "declared_retention": r"^%d+ %d+ %d+ %d+ %d+ %d+ %d+$",
     "spent": r"^%d+ %d+ %d+$",
     "concurrency": r"^[1-9]%d*$",
     "gap_us": r"^-?%d+$",

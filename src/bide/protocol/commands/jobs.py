@@ -13,7 +13,7 @@ from bide.model.durations import from_us
 from bide.model.ids import new_id
 from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
 from bide.model.latency import Minute
-from bide.model.limits import Limits, Retention
+from bide.model.limits import Declared, Limits, Retention
 from bide.protocol.command import Arg, Command, command, number, pairs, pieces, raw, text, words
 from bide.protocol.keys import SCHEMA, Keys
 
@@ -115,16 +115,40 @@ def configure(keys: Keys, retention: Retention) -> Command[None]:
     Raises:
         UsageError: `retention` is not a `Retention`, or an age or the count in it is invalid.
     """
+    bounds, results = stored_retention(retention)
+    return command("configure", keys, (bounds, "-", results), lambda reply: None)
+
+
+def stored_retention(retention: Retention) -> tuple[str, int]:
+    """Check and convert a retention; raises as `configure`."""
     if not isinstance(retention, Retention):
         raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
-    return command(
-        "configure", keys, (retention.stored(), "-", retention.result_bytes()), lambda reply: None
-    )
+    return retention.stored(), retention.result_bytes()
 
 
 def limit(keys: Keys, rate: str, concurrency: str) -> Command[None]:
     """Set how many jobs may start in a time, and run at once: see `bide.model.limits`."""
     return command("limit", keys, (rate, concurrency), lambda reply: None)
+
+
+def declare(keys: Keys, settings: Declared, starts: bool) -> Command[list[str] | None]:
+    """Apply the settings that a worker's program declares, except those that people changed.
+
+    Args:
+        keys: of the queue.
+        settings: the declared settings.
+        starts: whether the worker starts. Otherwise nothing is changed while a worker lives that
+            declares others.
+
+    Returns:
+        The names of the settings that stay as people configured them; None if another worker's
+        apply.
+    """
+
+    def read(reply: list[Any]) -> list[str] | None:
+        return words(reply, 2) if reply[0] == b"ok" else None
+
+    return command("declare", keys, (*settings, int(starts)), read)
 
 
 def mark_data(keys: Keys, retention: Retention, pushes: bool) -> Command[bool]:

@@ -4,8 +4,9 @@
 
 -- field, form: what `meta` may hold, and the pattern of its value
 local DAY = fsck.DAY
-local AHEAD = {calm_until = 300000000, drain_until = 30000000, listened = 7 * DAY,
-  clock = 36600 * DAY, rewound_until = 36600 * DAY, held_until = 36600 * DAY, spent = 36600 * DAY}
+local AHEAD = {calm_until = 300000000, declared_until = 30000000, drain_until = 30000000,
+  listened = 7 * DAY, clock = 36600 * DAY, rewound_until = 36600 * DAY,
+  held_until = 36600 * DAY, spent = 36600 * DAY}
 local SLACK, FAR = 60000000, 100000000000000000
 -- Enough that nothing is removed before somebody says again what is to be kept.
 local KEEP_ALL = '1000000 31536000000000 1000000 31536000000000 1000000 31536000000000'

@@ -79,6 +79,8 @@ class AsyncQueue(loops.AsyncQueueSide):
         prefix: str | None = None,
         serializer: Codec = "json",
         retry_for: float = RETRY_FOR,
+        defaults: TaskOptions | None = None,
+        **settings: Unpack[QueueSettings],
     ) -> None:
         """Create a queue; nothing is sent before the first call.
 
@@ -93,11 +95,18 @@ class AsyncQueue(loops.AsyncQueueSide):
                 Reading a pickle runs code, so it needs a signing key ($BIDE_SIGNING_KEYS), and the
                 worker must allow it too.
             retry_for: seconds for which a call is retried when the connection breaks, 0 to 10.
+            defaults: options for each job that is enqueued with this object, such as
+                `{"delay": "5m"}`. Options of the task and of the call take precedence.
+            settings: `rate`, `burst`, `concurrency` and `retention` (`bide.QueueSettings`). A
+                worker that serves the queue applies them when it starts, unless `configure` has
+                changed them. Settings that are left out stay as they are; None declares no limit.
 
         Raises:
-            UsageError: a name, the URL, the serializer or `retry_for` is invalid.
+            UsageError: a name, the URL, the serializer, `retry_for`, a default or a setting is
+                invalid.
         """
         super().__init__(name, url, prefix, serializer, retry_for)
+        self._declare(defaults, settings)
 
     @overload
     def task(
