@@ -135,6 +135,12 @@ def body_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_OF_RUNS: Final = frozenset(Policy._fields) | {"retention"}
+"""The options of a decorator that a worker reads; an enqueue reads the others."""
+
+CATCH_ALL: Final = "*"
+"""The name of the task that runs the jobs whose task a worker does not have."""
+
 _SHOWN: Final = 20
 """Maximum number of names in an error."""
 
@@ -170,6 +176,11 @@ def register(
     name = task_name(function) if name is None else _free_name(name, function)
     if options:  # raise where the mistake is
         check_options(options)
+        if name == CATCH_ALL and (idle := sorted(options.keys() - _OF_RUNS)):
+            raise UsageError(
+                f"{idle[0]} is an option of an enqueue, and no call enqueues the task '*'; leave "
+                "it out, or give it to the jobs."
+            )
     _registered[name] = _Registered(function, options or {})
     return name
 
@@ -180,10 +191,12 @@ def registering_modules() -> set[str]:
 
 
 def _free_name(name: str, function: Function) -> str:
-    if not isinstance(name, str) or not is_given(name) or len(name) > LONGEST_TASK:
+    is_word = isinstance(name, str) and is_given(name) and len(name) <= LONGEST_TASK
+    if not is_word and name != CATCH_ALL:
         raise UsageError(
             "name must be a word of letters, digits, '_' and '-', such as 'send_email', of "
-            f"{LONGEST_TASK} characters at most, not {name!r}."
+            f"{LONGEST_TASK} characters at most, or '*' for all jobs whose task is unknown, not "
+            f"{name!r}."
         )
     if not callable(function):
         raise UsageError(f"{function!r} is not a function, so it cannot be the task {name!r}.")
@@ -315,8 +328,8 @@ def _import_given(name: str, modules: Sequence[str]) -> Function:
         for value in vars(import_module(module)).values():
             if isinstance(value, Named) and value.name == name and callable(value):
                 return value
-    if name in _registered:
-        return _registered[name].function
+    if found := _registered.get(name) or _registered.get(CATCH_ALL):
+        return found.function
     there = _remark(name, _registered, ", ".join(modules) or "none")
     raise TaskNotFound(
         f"No task is named {name!r} in the modules of [tool.bide.worker]{there}; set modules "
@@ -383,8 +396,18 @@ class TaskRegistry:
         return target
 
     def find_to_run(self, name: str) -> Target:
-        """Return the task of a job that is about to run, if the executor runs such functions."""
-        target = self.find(name)
+        """Return the task of a job that is about to run, if the executor runs such functions.
+
+        If this worker does not have the task, it is the catch-all, if there is one.
+        """
+        is_word = ":" not in name  # for those, no error is created to be discarded
+        is_caught = is_word and name not in _registered and CATCH_ALL in _registered
+        try:
+            target = self.find(CATCH_ALL if is_caught else name)
+        except TaskNotFound:
+            if is_word or CATCH_ALL not in _registered:
+                raise
+            target = self.find(CATCH_ALL)
         if self._executor == ("thread" if target.is_async else "async"):
             kind = "coroutine" if target.is_async else "plain"
             raise TaskNotFound(

@@ -130,7 +130,8 @@ class Queue(threads.QueueSide):
         Args:
             function: the function, where the decorator is used without options.
             name: the task's name instead of `module:function`: a word such as `"send_email"`.
-                Programs that do not have the function can enqueue it by this name.
+                Programs that do not have the function can enqueue it by this name. `"*"` makes it
+                the catch-all, which runs each job whose task its worker does not have.
 
         Raises:
             UsageError: a worker could not find the function by its name, another task has the
