@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
+from asyncio import _get_running_loop
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from bide.client import config
+from bide.client import blocking, config
 from bide.client.url import resolve_prefix, resolve_url
 from bide.errors import UsageError
 from bide.model.job import Snapshot
@@ -82,9 +84,7 @@ class Permit:
 
     def check(self, who: str, url: str) -> None:
         """Ask the plugin for `who`; raise `UsageError` if the test may not use the server."""
-        held = config.overridden()
-        is_moved = held.url is not None or held.fake_server is not None  # all queues, by a test
-        if self._plugin is not None and not is_moved:
+        if self._plugin is not None and not is_moved():
             refusal = self._plugin.refusal(who, url)
             if refusal:
                 raise UsageError(refusal)
@@ -100,6 +100,36 @@ def _is_importing() -> bool:
         if frame.f_code.co_name == "<module>" and is_imported:  # not a program, or `exec`
             return True
     return False
+
+
+def is_moved() -> bool:
+    """Whether a test has moved all queues of the process to a server of its own."""
+    held = config.overridden()
+    return held.url is not None or held.fake_server is not None
+
+
+_has_warned = False
+"""Whether a blocking call on an event loop was warned of: once per process."""
+
+
+def _warn_of_blocked_loop(queue: str | None) -> None:
+    """Warn the caller, who is the first outside of bide, that the event loop stands still.
+
+    In a notebook, an event loop runs whatever is called, and nothing else needs it.
+    """
+    global _has_warned
+    _has_warned = True
+    if "ipykernel" in sys.modules:
+        return
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "bide":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"The blocking queue {queue!r} was called on an event loop, which waits for the server "
+        "meanwhile; use AsyncQueue or AsyncDelayQueue there, or asyncio.to_thread().",
+        RuntimeWarning,
+        stacklevel=level,
+    )
 
 
 class ServerBinding(Generic[C]):
@@ -126,6 +156,7 @@ class ServerBinding(Generic[C]):
         self.made: Final = make(self.url, self.clock)
         """The client, without the check of `client`; for `close`."""
         self._permit: Final = permit
+        self._may_block_loop: Final = isinstance(self.made, blocking.Client) and not is_moved()
         self.known = False
         """Whether the queue was registered on the server."""
         self._makes_known_at = 0.0
@@ -137,6 +168,8 @@ class ServerBinding(Generic[C]):
         """The client; raises `UsageError` if the running test may not use the server."""
         if not self._permit.is_given:
             self.check()
+        if self._may_block_loop and not _has_warned and _get_running_loop() is not None:
+            _warn_of_blocked_loop(self.keys.queue)
         return self.made
 
     def check(self) -> None:
