@@ -80,7 +80,8 @@ def url(one_url: str) -> Iterator[str]:
         bide.Worker(queue, modules=__name__).run(burst=True)
     assert failed.refresh().status == "failed"
     queue.schedules.upsert("hourly", "x:later", every="1h")
-    about = WorkerReport("host", 1, ["mail"], doing=[RunningTask("mail", "x", "x:later", 1)])
+    doing = [RunningTask("mail", "x", "x:later", 1)]
+    about = WorkerReport("host", 1, ["mail"], doing=doing, tasks=["x:later"])
     queue._client.run(heartbeat(keys_of(None, "bide"), "worker.1", about))
     queue.enqueue("x:held", job_id="held")
     queue._client.run(worker_commands.claim(queue.keys, "worker.1", 1, 1, 60_000_000, 0))
@@ -99,6 +100,7 @@ CALLS: Final = {
     "bide events": "events -q mail --after 1-1 --timeout 0",
     "bide queues ls": "queues ls",
     "bide workers": "workers",
+    "bide tasks": "tasks",
     "Jobs by id or in bulk": "jobs cancel later; jobs delete -q mail -s failed --dry-run",
     "bide queues groups": "queues groups mail",
     "bide queues limit": "queues limit mail; queues limit mail --group g --rate 1/s",

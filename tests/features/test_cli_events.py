@@ -30,10 +30,13 @@ def test_the_shell_follows_events_as_text_and_as_json(home: Path, queue: Queue) 
     assert any("failed" in line and "attempt 1 on" in line and "no luck" in line for line in text)
     assert any("progress" in line and "50% half way" in line for line in text)
     assert text[-1].endswith("purged       1 jobs")
+    assert all("  tests.support.jobs:fail" in line for line in text if "no luck" in line)
+    assert "  tests.support.jobs:add  " not in text[2], "it was purged, and nobody knows its task"
     done = run_bide(home, *args, "--json", "-k", "failed", "-k", "progress", url=queue.url)
     documents = [json.loads(line) for line in said(done).splitlines()]
     assert [d["kind"] for d in documents] == ["failed", "progress"]
     assert documents[0]["error"]["message"] == "no luck"
+    assert [d["task"].split(":")[1] for d in documents] == ["fail", "half_way"]
     assert documents[1]["progress"] == {"fraction": 0.5, "text": "half way"}
     behind = run_bide(home, *args[:4], documents[0]["id"], *args[5:], "--json", url=queue.url)
     assert json.loads(behind.stdout.splitlines()[0])["id"] > documents[0]["id"]

@@ -213,7 +213,8 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     assert one == {
         "name": "w1", "host": "a", "pid": 7, "queues": ["mail", "low"], "executor": "auto",
         "concurrency": 9, "started": "2030-03-17T17:46:40+00:00", "version": "1.2",
-        "alive": True, "busy": 2, "rss": 42_000_000, "unknown_tasks": [], "skew": -0.25, "doing": [
+        "alive": True, "busy": 2, "rss": 42_000_000, "tasks": [], "unknown_tasks": [], "skew": -0.25,
+        "doing": [
             {"queue": "mail", "id": a, "task": "shop:x"},
             {"queue": "low", "id": b, "task": "shop:late"},
         ],
@@ -389,6 +390,8 @@ def test_doctor_asks_on_where_a_command_is_refused(
 def test_a_shell_gets_its_script(home: Path, shell: str) -> None:
     script = said(bide(home, "completion", shell))
     assert "_BIDE_COMPLETE" in script
+    # A bash that breaks words at colons would not complete the name of a task.
+    assert ("COMP_WORDBREAKS=${COMP_WORDBREAKS//:}" in script) == (shell == "bash")
 
 
 @pytest.mark.slow
@@ -404,3 +407,12 @@ def test_queues_are_completed(home: Path, one_url: str, mail: Queue) -> None:
     assert complete("bide health -q x") == ""
     assert complete("bide health -q ", "redis://127.0.0.1:1") == ""
     assert complete("bide que") == "plain,queues"
+    mail.schedules.upsert("nightly", "shop:greet", cron="0 3 * * *")
+    assert complete("bide cron run n") == "plain,nightly"
+    assert complete("bide cron next x") == ""
+    with at_work(mail, name="w1"):
+        (worker,) = eventually(lambda: mail.workers())
+        assert complete("bide workers stop w") == f"plain,{worker.name}"
+        tasks = "plain,tests.support.jobs:registered"
+        assert complete("bide enqueue tests.support.jobs") == tasks
+        assert complete("bide jobs cancel --task tests.support.jobs") == tasks

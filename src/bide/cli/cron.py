@@ -9,6 +9,7 @@ import click
 
 from bide.cli.options import (
     CommandGroup,
+    completing,
     json_option,
     limit_option,
     queues_option,
@@ -80,7 +81,7 @@ COLUMNS: Final = [
 
 
 @cron.command("next")
-@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=completing("schedules"))
 @queues_option("Queue whose schedules are listed; repeat for more.")
 @limit_option("times to list", 10, _MOST)
 @site_options
@@ -112,7 +113,13 @@ def _verb(function: Callable[[Schedules, FoundSchedule], None]) -> None:
     """Add a command that does something with each schedule that is named."""
 
     @cron.command(function.__name__, help=function.__doc__)
-    @click.argument("names", nargs=-1, required=True, metavar="NAME...")
+    @click.argument(
+        "names",
+        nargs=-1,
+        required=True,
+        metavar="NAME...",
+        shell_complete=completing("schedules"),
+    )
     @queues_option("Queue to look in; repeat for more.")
     @site_options
     def command(names: tuple[str, ...], queues: tuple[str, ...], site: Site) -> None:

@@ -9,6 +9,7 @@ import click
 
 from bide.cli.options import (
     all_modules,
+    completing,
     flag,
     import_from_here,
     json_option,
@@ -17,15 +18,19 @@ from bide.cli.options import (
     read_value,
     server_options,
 )
-from bide.cli.screen import count, echo, echo_json
-from bide.errors import UsageError
+from bide.cli.screen import count, echo, echo_json, shortened
+from bide.errors import BideError, JobCancelled, JobFailed, JobWaitTimeout, UsageError
 from bide.model.dedup import Unique
+from bide.model.durations import to_us
 from bide.model.ids import short_id
 from bide.model.job import State
 from bide.model.options import Durability, OnCrash
-from bide.queue import AsyncTask, Queue, Task
+from bide.queue import AsyncTask, Job, Queue, Task
+from bide.queue.job_view import written
+from bide.queue.select import FoundJob
 from bide.tasks.registry import task_name
 from bide.tasks.task import import_task, signature_of
+from bide.views.job import full
 from bide.views.params import moment_exactly, read_moment, report
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,7 +46,7 @@ def _option(
 
 
 @click.command()
-@click.argument("task", metavar="TASK")
+@click.argument("task", metavar="TASK", shell_complete=completing("tasks"))
 @click.argument("args", nargs=-1)
 @queue_option("Queue of the job.  [default: the task's, otherwise default]")
 @_option("--in delay", "DELAY", "Due after 30, 250ms, 5m, 1h30m.", "at once")
@@ -71,6 +76,8 @@ def _option(
 )
 @_option("--id job_id", "ID", "Id of the job. An id that exists changes nothing.")
 @_option("--unique", "KEY", "Add no job while a job of this task holds this key.", "none")
+@flag("--wait", "Wait until the job has ended, and print its result.")
+@option("--wait-timeout", "DURATION", "The same, for this time at most; the job continues.")
 @_option("--description", "TEXT", "A line for people.  [default: the call]")
 @flag(
     "--no-check",
@@ -90,6 +97,8 @@ def enqueue(
     at: str | None,
     unique: str | None,
     depends_on: tuple[str, ...],
+    wait: bool,
+    wait_timeout: str | None,
     **options: Any,
 ) -> None:
     """Add a job that calls TASK with ARGS.
@@ -97,7 +106,13 @@ def enqueue(
     TASK is MODULE:FUNCTION, or a task's own name. The command looks for such a name in the modules
     of [tool.bide.worker]. An argument that is valid JSON (42, true, '[1, 2]') is read as JSON,
     otherwise as text. NAME=VALUE passes a keyword argument.
+
+    With --wait, the command exits with 1 if the job fails or is cancelled, and Ctrl-C ends only the
+    waiting.
     """
+    waits = wait or wait_timeout is not None
+    if wait_timeout is not None:
+        to_us(wait_timeout, "--wait-timeout")  # before anything is added
     name = task_name(task)
     positional, named = split(args)
     if not no_check:
@@ -121,8 +136,13 @@ def enqueue(
     )
     if as_json:
         known = {"id": job.id, "queue": queue, "created": job.created, "result": job.enqueue_result}
-        echo_json(known | report(job, "due", "confirmed"))
-    elif job.created and job.status == State.BLOCKED:
+        known |= report(job, "due", "confirmed")
+        ended, error = _wait(job, wait_timeout) if waits else ({}, None)
+        echo_json(known | ended)
+        if error is not None:
+            raise error
+        return
+    if job.created and job.status == State.BLOCKED:
         echo(f"{job.id} on {queue}: {name}, waits for {count(len(depends_on), 'job')}")
     elif job.created:
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
@@ -132,6 +152,18 @@ def enqueue(
     else:
         due = moment_exactly(job.due)
         echo(f"{short_id(job.id)} on {queue}: {name}, {job.enqueue_result}, due {due}")
+    if waits:
+        echo(f"completed: {shortened(written(job.wait(wait_timeout)))}")
+
+
+def _wait(job: Job[Any], timeout: str | None) -> tuple[dict[str, Any], BideError | None]:
+    """Wait for the job's end; return the job as JSON has it, and the error that ended the wait."""
+    error: BideError | None = None
+    try:
+        job.wait(timeout)
+    except (JobFailed, JobCancelled, JobWaitTimeout) as caught:
+        error = caught
+    return {"job": full(FoundJob(job.queue.name, job.refresh()._seen()))}, error
 
 
 def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:

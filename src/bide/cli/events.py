@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import click
 
 from bide.cli.options import json_option, option, queue_option, server_options
 from bide.cli.screen import Style, aside, echo, echo_json
+from bide.errors import BideError
 from bide.model.durations import describe
 from bide.model.events import Event
 from bide.model.ids import short_id
 from bide.model.job import EVENTS
 from bide.queue import Queue
+from bide.queue.event_reader import EventReader
 from bide.views.params import moment_exactly, report
 
 _STYLE: Final[dict[str, Style]] = {
@@ -57,16 +60,18 @@ def events(
 ) -> None:
     """Print the events of a queue, until Ctrl-C."""
     queue = Queue(queue_name, url=url, prefix=prefix)
+    tasks = _Tasks(queue)
     following = queue.events(
         name=name, after=after, kinds=kinds or None, job_id=job_ids or None, timeout=timeout
     )
     with following:
         try:
             for event in following:
+                task = tasks.of(event, following._reader)
                 if as_json:
-                    echo_json(_document(event))
+                    echo_json(_document(event, task))
                 else:
-                    echo(_line(event), _STYLE.get(event.kind, ""))
+                    echo(_line(event, task), _STYLE.get(event.kind, ""))
         except KeyboardInterrupt:
             pass
     if name is not None:
@@ -76,11 +81,36 @@ def events(
         )
 
 
-def _line(event: Event) -> str:
+_MOST_KNOWN: Final = 20_000
+
+
+class _Tasks:
+    """The tasks of jobs, which events do not name: read once per job, of many jobs together."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._known: dict[str, str] = {}
+        """Task by job id; empty for a job that was deleted before."""
+
+    def of(self, event: Event, reader: EventReader) -> str:
+        """The task of the event's job; empty if there is none, or it is not known any more."""
+        if event.job_id is None:
+            return ""
+        if event.job_id not in self._known:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            ids = {event.job_id, *reader.job_ids_ahead} - self._known.keys()
+            self._known |= dict.fromkeys(ids, "")
+            with suppress(BideError):  # the events are shown all the same
+                found = self._queue.fetch_many([*ids])
+                self._known |= {job.id: job.task for job in found if job is not None}
+        return self._known[event.job_id]
+
+
+def _line(event: Event, task: str) -> str:
     at = moment_exactly(event.at) if event.at else "-"
-    return "  ".join(
-        [at, event.kind.ljust(11), *filter(None, [short_id(event.job_id or ""), _remark(event)])]
-    )
+    told = [short_id(event.job_id or ""), task, _remark(event)]
+    return "  ".join([at, event.kind.ljust(11), *filter(None, told)])
 
 
 def _remark(event: Event) -> str:
@@ -102,10 +132,11 @@ def _remark(event: Event) -> str:
     return ", ".join(told)
 
 
-def _document(event: Event) -> dict[str, Any]:
+def _document(event: Event, task: str) -> dict[str, Any]:
     return {
         **report(event, "id", "kind", "verb", "at"),
         "job": event.job_id,
+        "task": task or None,
         **report(event, "worker", "attempt", "due"),
         "error": event.error and report(event.error, "type", "message"),
         "progress": event.progress and report(event.progress, "fraction", "text"),

@@ -33,6 +33,7 @@ from bide.cli.queues import queues
 from bide.cli.run import rq_timer, web, worker
 from bide.cli.screen import echo, echo_json
 from bide.cli.server import acl
+from bide.cli.tasks import tasks
 from bide.cli.workers import workers
 from bide.client.url import resolve_prefix
 from bide.errors import BideError, JobNotFound, ScheduleNotFound, UsageError
@@ -59,6 +60,8 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, "bide", "_BIDE_COMPLETE").source())
+    if shell == "bash":  # or bash would complete the words between the colons of shop:send
+        click.echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//:}")
 
 
 SCRIPTS = ("enqueue",)
@@ -141,6 +144,7 @@ for command in (
     queues,
     cron,
     workers,
+    tasks,
     health,
     metrics,
     top,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import reduce, wraps
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -21,6 +21,9 @@ from bide.tasks.task import import_module
 from bide.views._sync import Site
 from bide.views.params import did_you_mean
 from bide.worker.queue_state import read_strategy
+
+if TYPE_CHECKING:
+    from bide.cli.server import Named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,7 +121,7 @@ log_options = together(
 
 def queue_option(help: str, name: str = "queue", **more: Any) -> Callable[[F], F]:
     """`--queue`; a shell completes the names."""
-    completed: Any = {"metavar": "QUEUE", "help": help, "shell_complete": complete_queues}
+    completed: Any = {"metavar": "QUEUE", "help": help, "shell_complete": completing("queues")}
     return click.option("-q", "--queue", name, **completed, **more)
 
 
@@ -140,14 +143,18 @@ def limit_option(
     )
 
 
-def complete_queues(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """The queues that begin so; none where the server does not answer at once."""
-    from bide.cli.server import queue_names
+def completing(kind: Named) -> Callable[..., list[CompletionItem]]:
+    """A function by which a shell completes names; to none if the server is slow."""
 
-    url, prefix = ctx.params.get("url"), ctx.params.get("prefix")
-    return [CompletionItem(n) for n in queue_names(url, prefix) if n.startswith(incomplete)]
+    def complete(
+        ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from bide.cli.server import completions
+
+        names = completions(kind, ctx.params.get("url"), ctx.params.get("prefix"))
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
 def served_modules(given: Sequence[str] = (), told: WorkerSettings | None = None) -> list[str]:
@@ -204,16 +211,22 @@ def import_from_here() -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def import_configured(otherwise: str) -> None:
-    """Import the modules of [tool.bide.worker]; say what is missing if one cannot be imported."""
+def import_configured(otherwise: str) -> list[str]:
+    """Import the modules of [tool.bide.worker]; return those that could be imported.
+
+    Of another, a line on standard error says why, and what follows from it.
+    """
     from bide.cli.screen import aside
 
     import_from_here()
+    imported = []
     for module in all_modules():
         try:
             import_module(module)
+            imported.append(module)
         except TaskNotFound as error:
             aside(f"{str(error).rstrip('.')}; {otherwise}.")
+    return imported
 
 
 def read_value(text: str) -> Any:

@@ -10,7 +10,7 @@ import click
 
 from bide.cli.options import (
     CommandGroup,
-    complete_queues,
+    completing,
     flag,
     json_option,
     limit_option,
@@ -44,7 +44,7 @@ from bide.views.queues import (
 )
 
 queue_names = click.argument(
-    "names", nargs=-1, required=True, metavar="QUEUE...", shell_complete=complete_queues
+    "names", nargs=-1, required=True, metavar="QUEUE...", shell_complete=completing("queues")
 )
 
 
@@ -113,7 +113,7 @@ def _named(
 
 
 @queues.command()
-@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
+@click.argument("name", metavar="QUEUE", shell_complete=completing("queues"))
 @limit_option("groups to list", 50)
 @site_options
 @json_option

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import click
 import redis
@@ -30,6 +30,8 @@ from bide.contrib import rq_sets
 from bide.contrib.rq_sets import DelaySet
 from bide.errors import BideError, UsageError
 from bide.model.ids import check_name
+from bide.protocol.commands import queues as queue_commands
+from bide.protocol.commands.schedules import read_page
 from bide.protocol.keys import keys_of
 
 ROUND_TRIPS: Final = 20
@@ -40,6 +42,9 @@ _AT_ONCE: Final = 0.3
 """Seconds that a shell may be kept waiting for names."""
 
 T = TypeVar("T")
+
+Named = Literal["queues", "schedules", "workers", "tasks"]
+"""What a shell completes."""
 
 
 class Readings(NamedTuple):
@@ -173,16 +178,30 @@ def _is_there(sentinel: str) -> bool:
         return False
 
 
-def queue_names(url: str | None, prefix: str | None) -> list[str]:
-    """List the queues, for a shell to complete; none if the server is slow or unreachable."""
+def completions(kind: Named, url: str | None, prefix: str | None) -> list[str]:
+    """List names for a shell to complete; none if the server is slow or unreachable."""
     try:
-        client = blocking.Client(url, reply_timeout=_AT_ONCE)
-        key = keys_of(None, resolve_prefix(prefix))["queues"]
-        with blocking.node_of(client, key) as node:
-            names = node.hkeys(key)
-        return sorted(_text(name) for name in names)
+        client = blocking.Client(url, retry_for=0, reply_timeout=_AT_ONCE)
+        try:
+            return sorted(set(_named(kind, client, resolve_prefix(prefix))))
+        finally:
+            client.close()
     except Exception:  # a shell that completes a command cannot show an error
         return []
+
+
+def _named(kind: Named, client: blocking.Client, prefix: str) -> Iterable[str]:
+    everywhere = keys_of(None, prefix)
+    if kind in ("workers", "tasks"):
+        for worker in client.run(queue_commands.workers(everywhere)):
+            yield from [worker.name] if kind == "workers" else worker.about.tasks
+        return
+    queues = client.run(queue_commands.queues(everywhere))
+    if kind == "queues":
+        yield from queues
+        return
+    for page in client.run_many([read_page(keys_of(name, prefix), "0") for name in queues]):
+        yield from (schedule.name for schedule in page.schedules)
 
 
 def queues_with_keys(client: blocking.Client, prefix: str) -> set[str]:

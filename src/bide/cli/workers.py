@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from bide.cli.options import CommandGroup, json_option, queues_option, site_options
+from bide.cli.options import CommandGroup, completing, json_option, queues_option, site_options
 from bide.cli.screen import Column, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import describe
@@ -13,6 +13,14 @@ from bide.protocol.commands.queues import WorkerInfo, worker_stop
 from bide.views._sync import Site
 from bide.views.params import NotFound, megabytes, relative
 from bide.views.queues import workers_report
+
+worker_names = click.argument(
+    "names",
+    nargs=-1,
+    required=True,
+    metavar="NAME...",
+    shell_complete=completing("workers"),
+)
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -38,7 +46,7 @@ def workers(ctx: click.Context, queues: tuple[str, ...], site: Site, as_json: bo
 
 
 @workers.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@worker_names
 @site_options
 def stop(names: tuple[str, ...], site: Site) -> None:
     """Ask workers to stop, as a signal would.

@@ -100,6 +100,12 @@ class EventReader:
             self._until = self._timeout + time.monotonic()
         return event
 
+    @property
+    def job_ids_ahead(self) -> list[str]:
+        """The ids of jobs in the entries that were read and not handed out yet."""
+        parts = (line.decode("utf-8", "ignore").split(" ", 4) for _, line in self._entries)
+        return [each[3] for each in parts if len(each) == 5 and each[0] not in OF_QUEUE]
+
     def is_over(self) -> bool:
         """Whether no event came within the time-out; if so, the next wait is a new one."""
         if not self._has_all or self._until is None or time.monotonic() < self._until:

@@ -187,7 +187,7 @@ def register(
 
 def registering_modules() -> set[str]:
     """Return the modules of all functions that this process has registered."""
-    return {known.function.__module__ for known in _registered.values()}
+    return {known.function.__module__ for known in list(_registered.values())}
 
 
 def _free_name(name: str, function: Function) -> str:
@@ -418,16 +418,32 @@ class TaskRegistry:
 
     def find_all(self) -> None:
         """Look up all known tasks before a fork, so that no child has to."""
-        names = list(_registered)
-        for module_name, module in self._modules.items():
-            names += [
-                f"{module_name}:{name}"
-                for name, value in vars(module).items()
-                if inspect.isfunction(value) and value.__module__ == module_name
-            ]
-        for name in names:
+        for name in (*_registered, *self._functions()):
             with suppress(Exception):  # a call of that task raises the error
                 self.find(name).signature.compile()
+
+    def names(self) -> list[str]:
+        """Return the tasks that it serves: registered ones, and functions of modules without any.
+
+        A function whose name begins with an underscore is left out.
+        """
+        declaring = registering_modules()
+        return [
+            *_registered,
+            *(
+                name
+                for name in self._functions()
+                if (where := name.partition(":"))[0] not in declaring
+                and not where[2].startswith("_")
+            ),
+        ]
+
+    def _functions(self) -> Iterator[str]:
+        """Yield the functions of its modules, by their import paths."""
+        for module_name, module in self._modules.items():
+            for name, value in list(vars(module).items()):  # jobs may change it meanwhile
+                if inspect.isfunction(value) and value.__module__ == module_name:
+                    yield f"{module_name}:{name}"
 
     def function(self, name: str) -> Function:
         """Return the function of a name; raises as `find`."""

@@ -107,6 +107,7 @@ class AsyncSite(AsyncReader):
             queues=[queue for queue in about.queues if queue in only],
             doing=[job for job in about.doing if job.queue in only],
             unknown_tasks=[],
+            tasks=[],
         )
         return worker._replace(about=shown)
 

@@ -108,6 +108,7 @@ class Site(Reader):
             queues=[queue for queue in about.queues if queue in only],
             doing=[job for job in about.doing if job.queue in only],
             unknown_tasks=[],
+            tasks=[],
         )
         return worker._replace(about=shown)
 

@@ -24,7 +24,7 @@ from bide.model.durations import Duration, to_us
 from bide.model.ids import check_name
 from bide.model.limits import Declared
 from bide.model.payload.signing import VARIABLE, Keyring
-from bide.protocol.commands.queues import MOST_DOING, MOST_LONG_TASKS, WorkerReport
+from bide.protocol.commands.queues import MOST_DOING, MOST_LONG_TASKS, MOST_TASKS, WorkerReport
 from bide.protocol.keys import SCHEMA, Keys, keys_of
 from bide.protocol.scripts import SERVER_CLOCK
 from bide.queue import AsyncQueue, Queue
@@ -489,4 +489,5 @@ class Worker:
             grace=self._grace,
             long_tasks=tasks_longer_than(self._grace, self.queues)[:MOST_LONG_TASKS],
             has_health_port=self.has_health_port,
+            tasks=self._served.names()[:MOST_TASKS],
         )

@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from bide.cli.options import (
+    completing,
     flag,
     import_configured,
     json_option,
@@ -68,7 +69,12 @@ _FILTER: Final = together(
         multiple=True,
         type=click.Choice([state.value for state in ORDER]),
     ),
-    option("--task", "PATTERN", "Name of the task, or a pattern: 'shop:*'."),
+    option(
+        "--task",
+        "PATTERN",
+        "Name of the task, or a pattern: 'shop:*'.",
+        shell_complete=completing("tasks"),
+    ),
     option("-g --group", "NAME", "Group of the jobs."),
     option(
         "--arg args",

@@ -43,6 +43,9 @@ class RunningTask(msgspec.Struct, frozen=True, array_like=True):
         return from_us(self.since_us)
 
 
+MOST_TASKS: Final = 200
+"""Tasks that a worker reports, at most."""
+
 MOST_DOING: Final = 10
 """Jobs that a worker tells of; how many there are, it says too."""
 
@@ -87,6 +90,8 @@ class WorkerReport(msgspec.Struct, frozen=True):
     """The first of its queues' tasks whose time-out is longer than its grace."""
     has_health_port: bool = False
     """Whether its supervisor answers probes."""
+    tasks: list[str] = []
+    """The first of the tasks that it serves."""
 
     @property
     def started(self) -> datetime:
