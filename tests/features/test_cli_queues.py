@@ -213,7 +213,8 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     assert one == {
         "name": "w1", "host": "a", "pid": 7, "queues": ["mail", "low"], "executor": "auto",
         "concurrency": 9, "started": "2030-03-17T17:46:40+00:00", "version": "1.2",
-        "alive": True, "busy": 2, "rss": 42_000_000, "tasks": [], "unknown_tasks": [], "skew": -0.25,
+        "alive": True, "busy": 2, "rss": 42_000_000, "skew": -0.25,
+        "tasks": [], "unknown_tasks": [],
         "doing": [
             {"queue": "mail", "id": a, "task": "shop:x"},
             {"queue": "low", "id": b, "task": "shop:late"},
