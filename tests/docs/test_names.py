@@ -85,9 +85,7 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/production.md": ("bide supervisor orders", "WatchdogSec", "TimeoutStopSec"),
     "docs/howto/producers.md": ("client.sendCommand", "client.Do", "enqueue.go"),
     "docs/howto/retry.md": ("my_function",),
-    "docs/howto/servers.md": (
-        *("credentials=MODULE:NAME", "redis.CredentialProvider", "get_credentials"),
-    ),
+    "docs/howto/servers.md": (*("redis.CredentialProvider", "get_credentials"),),
     "docs/howto/timeouts.md": ("requests.get",),
     "docs/howto/sizing.md": ("used_memory", "vm.overcommit_memory", "jobs_per_s", "cpu_seconds"),
     "docs/howto/tracing.md": (
