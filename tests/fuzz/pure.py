@@ -135,6 +135,7 @@ EVENTS = [
     b"failed fail 1795214038547684 a host.42 1 0 " + ERROR[:300],
     b'progress note 1795214038547684 a w 1 0 [0.5,"half"]',
     b"purged purge 1795214038547684 - - 0 0 42",
+    b"paused pause 1795214038547684 - - 0 0 ",
 ]
 ABOUTS = [
     b'1795214038547684 {"host":"h","pid":1,"queues":["mail"],"executor":"auto","concurrency":4,'

@@ -47,6 +47,8 @@ class Replay:
         """id -> when a job that is due is due."""
         self.totals: Counter[str] = Counter()
         self.expired = 0
+        self.is_paused: bool | None = None
+        """None while no event has told."""
 
     def take(self, events: Iterable[Event]) -> None:
         """Note what was told."""
@@ -57,6 +59,9 @@ class Replay:
                 self._empty(event)
             elif event.kind == "drained":
                 assert "active" not in self.places.values()
+            elif event.kind in ("paused", "resumed"):
+                assert self.is_paused is not (event.kind == "paused")
+                self.is_paused = event.kind == "paused"
             elif event.kind == "progress":
                 assert event.progress is not None
             else:

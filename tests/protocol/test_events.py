@@ -146,6 +146,16 @@ def test_jobs_are_cancelled_moved_and_deleted(q: Probe) -> None:
     assert told[-1].count == 2
 
 
+def test_a_pause_and_its_end_are_told_once(q: Probe) -> None:
+    q.listen()
+    for command in (job_commands.pause, job_commands.pause, job_commands.resume):
+        q.run(command(q.keys))
+    q.run(job_commands.resume(q.keys))
+    told = q.told()
+    assert words(told) == ["paused pause -", "resumed resume -"]
+    assert {event.job_id for event in told} == {None}
+
+
 def test_a_crash_is_told_and_what_came_of_it(q: Probe) -> None:
     q.listen()
     q.add("a")
@@ -361,4 +371,5 @@ def test_another_programs_key_of_this_name_costs_no_job_its_end(q: Probe) -> Non
 def test_the_table_names_every_verb_that_changes_a_job() -> None:
     told = {verb for verbs, _ in EVENTS.values() for verb in verbs}
     assert TRANSITIONS.keys() - told == {"extend"}
-    assert told - TRANSITIONS.keys() == {"enqueue", "fire", "note", "delete", "purge", "settle"}
+    of_queue = {"purge", "settle", "pause", "resume"}
+    assert told - TRANSITIONS.keys() == {"enqueue", "fire", "note", "delete", *of_queue}

@@ -22,7 +22,7 @@ from bide.model.payload.body import ErrorInfo
 GAP: Final = "gap"
 """The kind of event that reports lost events."""
 
-OF_QUEUE: Final = frozenset({"drained", "purged", GAP})
+OF_QUEUE: Final = frozenset({"drained", "purged", "paused", "resumed", GAP})
 """The kinds that are about the queue, not about a job."""
 
 _ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,15}")
@@ -43,7 +43,8 @@ class Event(msgspec.Struct, frozen=True):
     at: datetime | None = None
     """When, on the server's clock; None for a gap."""
     job_id: str | None = None
-    """The job's id; None for events about the queue: `drained`, `purged`, `gap`."""
+    """The job's id; None for events about the queue: `drained`, `purged`, `paused`, `resumed`,
+    `gap`."""
     worker: str | None = None
     """The worker that ran the job, if it was claimed."""
     attempt: int = 0

@@ -124,6 +124,8 @@ EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         ("settle", "reclaim", "pop"),
         "Nothing is left to do: no job is active, and none is due. Delayed ones may be there.",
     ),
+    "paused": (("pause",), "Someone paused the queue, which was not paused."),
+    "resumed": (("resume",), "Someone resumed the queue, which was paused."),
     "gap": ((), "Events between the one before and the one after were lost."),
 }
 """kind of event -> (the verbs that tell it, what it says).

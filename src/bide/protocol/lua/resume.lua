@@ -1,5 +1,7 @@
 -- resume: let the queue's jobs be claimed again, also where one of them has held it.
 -- @reply ok
 
-if redis.call('HDEL', meta, 'paused', 'held_until') > 0 then wakeup.push('-') end
+local was = redis.call('HDEL', meta, 'paused')
+if was + redis.call('HDEL', meta, 'held_until') > 0 then wakeup.push('-') end
+if was == 1 then event.tell('resumed', 'resume', {'-'}, 0) end
 return {'ok'}
