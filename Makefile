@@ -17,7 +17,7 @@ PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
 # The extras that tests, checks and docs need.
-EXTRAS := django,fast,otel,rq,testing,title,web
+EXTRAS := django,fast,otel,rq,sqlalchemy,testing,title,web
 # How many processes run the tests, which often wait; 0: all in the one that was started. The slow
 # tests wait less.
 CORES := $(shell nproc 2>/dev/null || echo 2)

@@ -55,9 +55,13 @@ def bide(
     In this process where that makes no difference: it is ten times as fast. A command that imports
     modules or handles signals, and a variable that other code reads, need a process of their own.
     """
-    if not env.keys() - config.VARIABLES.keys() and not {"worker", "enqueue", "demo", "dev"} & {
-        *args
-    }:
+    if not env.keys() - config.VARIABLES.keys() and not {
+        "worker",
+        "outbox",
+        "enqueue",
+        "demo",
+        "dev",
+    } & {*args}:
         return _here(home, args, environment(url, **env), stdin)
     return subprocess.run(
         [sys.executable, "-m", "bide", *args],

@@ -28,6 +28,7 @@ from bide.cli.options import (
     queue_option,
     server_options,
 )
+from bide.cli.outbox import outbox
 from bide.cli.overview import info, top, upcoming
 from bide.cli.queues import queues
 from bide.cli.run import rq_timer, web, worker
@@ -145,6 +146,7 @@ for command in (
     cron,
     workers,
     tasks,
+    outbox,
     health,
     metrics,
     top,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from bide import logs
 from bide.cli.options import (
@@ -33,6 +34,7 @@ from bide.model.durations import to_bytes, to_us
 from bide.worker import Worker
 from bide.worker.executors import CONCURRENCY, EXECUTORS, processors, uses_processes
 from bide.worker.lifespan import leave_threads_behind
+from bide.worker.outbox import load_outbox, outbox_beside
 from bide.worker.supervisor import Supervisor, WorkerConfig
 from bide.worker.worker import GRACE, LEASE
 
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
 @option(
     "--grace", "DURATION", f"Time for running jobs to finish, on a signal.  [default: {GRACE:g}s]"
 )
+@option("--outbox", "MODULE:NAME", "Send the rows that an outbox has left too: shop.db:outbox.")
 @option("--name", "NAME", "Worker's name in logs and `bide info`.  [default: host and process id]")
 @flag(
     "--allow-pickle", "Read pickled arguments, of jobs that a key of $BIDE_SIGNING_KEYS has signed."
@@ -98,6 +101,7 @@ def worker(
     max_rss: str | None,
     health_port: str | None,
     burst: bool,
+    outbox: str | None,
     verbose: bool,
     log_format: str | None,
     profile: str | None,
@@ -141,7 +145,8 @@ def worker(
         found.append((options, workers or its.workers or 1))
     has_number = workers is not None or any(its.workers for its in profiles.values())
     if not (all_profiles or has_number or health or os.environ.get("NOTIFY_SOCKET")):
-        Worker(**found[0][0]).run(burst)
+        made = Worker(**found[0][0])
+        made.run(burst, beside=outbox_beside(outbox, burst) if outbox else None)
         leave_threads_behind()
         return None
     _share_processors(found)
@@ -150,6 +155,9 @@ def worker(
         for options, number in found
         for _ in range(number)
     ]
+    if outbox is not None:
+        load_outbox(outbox)  # raises before any worker starts
+        configs[0] = msgspec.structs.replace(configs[0], outbox=outbox)
     grace_us = max(to_us(options.get("grace", GRACE), "grace") for options, _ in found)
     return Supervisor(configs, grace_us / 1e6, health).run()
 

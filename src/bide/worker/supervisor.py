@@ -46,6 +46,7 @@ from bide.model.latency import CONTENT_TYPE, Distribution, Family, Labels, expos
 from bide.worker import Worker
 from bide.worker.lifespan import leave_threads_behind
 from bide.worker.metrics import LATENESS, RUN_TIME, ByQueue, add_all, titled
+from bide.worker.outbox import outbox_beside
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import Reader, send
 from bide.worker.processes.linux import signal_name
@@ -89,6 +90,8 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     """Whether the worker reports metrics."""
     others: list[str] = []
     """The queues of the supervisor's other workers."""
+    outbox: str | None = None
+    """The outbox whose rows the worker sends too, as `module:name`."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
@@ -568,7 +571,15 @@ def main() -> None:
         worker.metrics = {} if config.counts else None
         worker.has_health_port = config.counts
         worker.others = config.others
-        worker.run(config.burst, beside=lambda: report(worker, line))
+        relay = outbox_beside(config.outbox, config.burst) if config.outbox else None
+
+        async def beside() -> None:
+            if relay is None:
+                await report(worker, line)
+            else:
+                await asyncio.gather(report(worker, line), relay())
+
+        worker.run(config.burst, beside=beside)
     except BideError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
         if isinstance(error, _INVALID + _UNREACHABLE):

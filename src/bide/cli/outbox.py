@@ -1,0 +1,146 @@
+"""`bide outbox`: rows that an outbox has not sent, and the relay that sends them."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from bide import logs
+from bide.cli.options import (
+    CommandGroup,
+    flag,
+    import_from_here,
+    json_option,
+    limit_option,
+    log_options,
+    yes_option,
+)
+from bide.cli.screen import Cell, Column, confirmed, count, echo, show
+from bide.client.config import settings
+from bide.errors import UsageError
+from bide.model.ids import short_id
+from bide.views.params import NotFound, moment_json, relative
+from bide.worker.outbox import OutboxLike, OutboxRow, load_outbox
+
+_log = logs.Log("bide.outbox")
+
+_MOST: Final = 1_000
+
+
+@click.group(cls=CommandGroup)
+def outbox() -> None:
+    """List, retry and delete rows of an outbox, and send what was left.
+
+    OUTBOX is the module and the variable that hold it: shop.db:outbox.
+    """
+
+
+_outbox: Final = click.argument("path", metavar="OUTBOX")
+_rows: Final = click.argument("rows", nargs=-1, metavar="[ROW]...", type=int)
+
+
+def _load(path: str) -> OutboxLike:
+    import_from_here()
+    return load_outbox(path)
+
+
+@outbox.command("relay")
+@_outbox
+@flag("--burst", "Stop when no row can be sent.")
+@log_options
+def relay(path: str, burst: bool, verbose: bool, log_format: str | None) -> None:
+    """Send the rows that were left, until Ctrl-C or SIGTERM.
+
+    `bide worker --outbox` does the same beside a worker. Several relays share the rows.
+    """
+    logs.setup(log_format or settings().log_format, logging.DEBUG if verbose else None)
+    found, stop = _load(path), threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    if not burst:
+        _log.info("the relay of %s runs", path)
+    sent = found.relay(burst=burst, stop=stop)
+    if burst:
+        echo(f"{count(sent, 'row')} sent.")
+    else:
+        _log.info("the relay of %s stopped after %d rows", path, sent)
+
+
+@outbox.command("ls")
+@_outbox
+@flag("--refused", "List only rows that the server has refused for good.")
+@limit_option("rows to list", 50, _MOST)
+@json_option
+def ls(path: str, refused: bool, limit: int, as_json: bool) -> None:
+    """List rows that have not been sent, the oldest first."""
+    found = _load(path).list_rows(limit, refused=refused)
+    show(
+        as_json,
+        lambda: {"rows": [_report(row) for row in found]},
+        _COLUMNS,
+        found,
+        "All rows have been sent.",
+    )
+
+
+@outbox.command("retry")
+@_outbox
+@_rows
+@flag("--all everything", "Retry all refused rows.")
+def retry(path: str, rows: tuple[int, ...], everything: bool) -> None:
+    """Have refused rows sent again: those of the numbers that `bide outbox ls` shows, or all."""
+    if bool(rows) == everything:
+        raise UsageError("Name the rows to retry by their numbers, or give --all.")
+    done = _load(path).retry_rows(None if everything else rows)
+    _check(done, rows, "refused row")
+    echo(f"{count(done, 'row')} will be sent again.")
+
+
+@outbox.command("delete")
+@_outbox
+@_rows
+@yes_option
+def delete(path: str, rows: tuple[int, ...], yes: bool) -> None:
+    """Delete rows without sending them: their jobs do not change, whatever was committed."""
+    if not rows:
+        raise UsageError("Name the rows to delete by their numbers; `bide outbox ls` shows them.")
+    found = _load(path)
+    if not confirmed(f"Delete {count(len(rows), 'row')} without sending?", yes):
+        return
+    done = found.delete_rows(rows)
+    _check(done, rows, "row")
+    echo(f"{count(done, 'row')} deleted.")
+
+
+def _check(done: int, rows: Sequence[int], what: str) -> None:
+    if rows and not done:
+        raise NotFound(
+            f"There is no {what} of the numbers {', '.join(map(str, rows))}; "
+            "`bide outbox ls` lists them."
+        )
+
+
+def _age(row: OutboxRow) -> str:
+    return relative((row.written - datetime.now(UTC)).total_seconds())
+
+
+_COLUMNS: Final = [
+    Column("row", lambda row: str(row.number), right=True),
+    Column("written", _age),
+    Column("queue", lambda row: row.queue, cut="end"),
+    Column("change", lambda row: row.verb),
+    Column("job", lambda row: short_id(row.job_id)),
+    Column("tries", lambda row: str(row.tries), right=True),
+    Column("state", lambda row: Cell("refused", "red") if row.refused else Cell("waiting")),
+    Column("error", lambda row: row.error or "", cut="end"),
+]
+
+
+def _report(row: OutboxRow) -> dict[str, Any]:
+    return {**row._asdict(), "written": moment_json(row.written)}

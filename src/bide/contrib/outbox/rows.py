@@ -1,0 +1,151 @@
+"""Changes of jobs as rows of a table, encoded and signed when they are written.
+
+A row is sent by whoever has its lock, and removed in the same transaction. For each job id, and for
+each dedup key, rows are sent in the order of their numbers. A delay counts from the moment of the
+row, by the clock of the database: the sender subtracts the time that has passed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from bide.errors import UsageError
+from bide.model.constraints import Constraints, has_dedup
+from bide.model.durations import Duration
+from bide.model.options import Durability
+from bide.protocol.commands.enqueue import Prepared, when
+from bide.queue import AsyncQueue, Queue
+from bide.queue.core import QueueCore, checked_ids, signed
+from bide.queue.delay import AsyncDelayQueue, DelayQueue
+from bide.queue.delay.items import prepare_items
+from bide.queue.pipeline import Batches
+
+Verb = Literal["enqueue", "push", "cancel", "cancel-waiting", "reschedule", "promote"]
+
+AnyQueue = Queue | AsyncQueue
+
+BATCH: Final = 500
+"""Rows that are sent together at most."""
+
+
+class Row(NamedTuple):
+    """A change of one job, as its columns hold it."""
+
+    prefix: str
+    queue: str
+    verb: Verb
+    job_id: str
+    dedup: str | None = None
+    """The hashed key of a job with a dedup policy; rows of one key are sent in order."""
+    due: str = ""
+    """A delay, `+` and microseconds from the moment of the row, or a due time, `=`."""
+    priority: int = 0
+    durability: Durability = "local"
+    constraints: str = ""
+    parents: str = ""
+    body: bytes = b""
+
+    def prepared(self, elapsed_us: int) -> Prepared:
+        """Return the job to enqueue, for a row that was written this long ago."""
+        return Prepared(
+            self.job_id,
+            shifted(self.due, elapsed_us),
+            self.priority,
+            self.body,
+            self.durability,
+            self.constraints,
+            tuple(self.parents.split()),
+        )
+
+
+def shifted(due: str, elapsed_us: int) -> str:
+    """Subtract the time since the row was written from a delay; a moment stays as it is."""
+    return due if due[0] == "=" else f"+{max(0, int(due[1:]) - max(0, elapsed_us))}"
+
+
+def enqueue_rows(queue: Any, jobs: Iterable[Prepared]) -> list[Row]:
+    """Return the rows that enqueue prepared jobs.
+
+    Raises:
+        UsageError: `queue` is not a queue, or an element is not a prepared job.
+    """
+    checked = _checked_queue(queue)
+    rows: list[Row] = []
+    for some in Batches(jobs, None):
+        rows += _rows(checked, "enqueue", some)
+    return rows
+
+
+def push_rows(
+    delay_queue: Any,
+    data: Any,
+    delay: Duration | None,
+    at: datetime | None,
+    id: str | None,
+    durability: Durability | None,
+) -> list[Row]:
+    """Return the row that pushes an item of data; arguments and errors as for `DelayQueue.push`."""
+    if not isinstance(delay_queue, DelayQueue | AsyncDelayQueue):
+        raise UsageError(f"push() wants a DelayQueue, not {delay_queue!r}.")
+    jobs = prepare_items([data], delay, at, None if id is None else [id], durability)
+    return _rows(delay_queue.queue, "push", jobs)
+
+
+def change_row(
+    queue: Any, verb: Verb, id: str, delay: Duration | None = None, at: datetime | None = None
+) -> Row:
+    """Return the row that changes a job.
+
+    Raises:
+        UsageError: an argument is invalid.
+    """
+    checked = _checked_queue(queue)
+    (job_id,) = checked_ids([id])
+    due = when(delay, at) if verb == "reschedule" else ""
+    return Row(checked.prefix, checked.name, verb, job_id, due=due)
+
+
+def _checked_queue(queue: Any) -> QueueCore[Any]:
+    if isinstance(queue, DelayQueue | AsyncDelayQueue):
+        return queue.queue
+    if not isinstance(queue, QueueCore):
+        raise UsageError(f"The outbox wants a Queue or an AsyncQueue here, not {queue!r}.")
+    return queue
+
+
+def _rows(queue: QueueCore[Any], verb: Verb, jobs: Sequence[Prepared]) -> list[Row]:
+    binding = queue._binding
+    if binding.seal.keyring is not None:
+        jobs = signed(jobs, binding.seal)
+    return [
+        Row(
+            binding.prefix,
+            queue.name,
+            verb,
+            job.id,
+            _key_of(job.constraints),
+            job.when,
+            job.priority,
+            job.durability,
+            job.constraints,
+            " ".join(job.parents),
+            job.body,
+        )
+        for job in jobs
+    ]
+
+
+def _key_of(constraints: str) -> str | None:
+    """Return the dedup key of a job; refuse a policy whose answer nobody would get."""
+    if not has_dedup(constraints):
+        return None
+    read = Constraints.read(constraints.encode())
+    if (read.dedup or "").startswith("ux"):
+        raise UsageError(
+            'on_conflict="reject" raises where a job is enqueued, and the outbox sends it after '
+            'the commit; use on_conflict="keep" or "replace".'
+        )
+    return hashlib.sha256((read.key or "").encode("utf-8", "surrogateescape")).hexdigest()

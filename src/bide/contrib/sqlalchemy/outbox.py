@@ -1,0 +1,575 @@
+"""The class `Outbox`: changes of jobs that are written in the caller's transaction.
+
+After the commit, the process that wrote the rows sends them at once (the fast path). Rows that are
+left, because the process died or the server was down, are sent by a relay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+from sqlalchemy.util import await_only, greenlet_spawn
+
+from bide.client.url import resolve_url
+from bide.contrib.outbox.rows import (
+    BATCH,
+    Row,
+    change_row,
+    enqueue_rows,
+    push_rows,
+)
+from bide.contrib.outbox.sending import Sender
+from bide.contrib.sqlalchemy import looking, rounds
+from bide.contrib.sqlalchemy.once import Once
+from bide.contrib.sqlalchemy.relaying import AwaitedStore, BlockingStore
+from bide.contrib.sqlalchemy.tables import CHANNEL, check_dialect, tables_of
+from bide.errors import UsageError
+from bide.logs import Log
+from bide.model.dedup import Batch
+from bide.model.durations import Duration, to_us
+from bide.model.options import Durability, Options
+from bide.protocol.commands.enqueue import Prepared
+from bide.queue import AsyncQueue, Queue
+from bide.queue.core import TaskCall
+from bide.queue.delay import AsyncDelayQueue, DelayQueue
+from bide.tasks.middleware import around_sending
+from bide.worker.outbox import OutboxRow, OutboxStats
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
+        AsyncEngine,
+        AsyncSession,
+        async_scoped_session,
+    )
+
+log = Log("bide.outbox")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Blocking = Session | scoped_session[Any] | sa.Connection
+"""What rows are written through, in blocking code."""
+
+Awaited = "AsyncSession | async_scoped_session[Any] | AsyncConnection"
+
+AnyQueue = Queue | AsyncQueue
+
+_REST: Final = 5.0
+"""Seconds without the fast path after the server could not be reached: the relay tries."""
+
+
+class Outbox:
+    """An outbox in your database: jobs change if, and only if, your transaction commits.
+
+    Give each method the session (or connection) of the transaction. With an `AsyncSession` or an
+    `AsyncConnection`, await the result.
+    """
+
+    def __init__(
+        self,
+        metadata: sa.MetaData,
+        engine: sa.Engine | AsyncEngine | None = None,
+        *,
+        url: str | None = None,
+        fast: bool = True,
+        keep: Duration = "30d",
+    ) -> None:
+        """Define the tables `bide_outbox` and `bide_done` in `metadata`; create them as your own.
+
+        Args:
+            metadata: that of your tables, so that Alembic sees these too.
+            engine: of your database, for the relay; not needed to write rows.
+            url: the server of the queues, as for `Queue`; by default `$BIDE_URL` and so on.
+            fast: whether the process that commits sends its rows at once. Otherwise a relay sends
+                them all.
+            keep: how long `once` remembers a job. Longer than any job may come again: its retries,
+                and the retention within which an operator retries it.
+
+        Raises:
+            UsageError: an argument is invalid.
+        """
+        if not isinstance(metadata, sa.MetaData):
+            raise UsageError(
+                "Outbox wants the MetaData of your tables, such as Base.metadata, not "
+                f"{metadata!r}."
+            )
+        self.engine = engine
+        self.tables: Final = tables_of(metadata)
+        self.fast = fast
+        self.keep_us: Final = to_us(keep, "keep")
+        self._url = url
+        self._blocking = Sender(url)
+        self._awaited = Sender(url, await_only)
+        self._rests_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"Outbox({self.tables.outbox.key!r})"
+
+    # -- writing
+
+    @overload
+    def enqueue(
+        self, session: Blocking, task: TaskCall[P, Any, Any], *args: P.args, **kwargs: P.kwargs
+    ) -> str: ...
+    @overload
+    def enqueue(
+        self,
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        task: TaskCall[P, Any, Any],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Awaitable[str]: ...
+    def enqueue(
+        self, session: Any, task: TaskCall[P, Any, Any], *args: P.args, **kwargs: P.kwargs
+    ) -> Any:
+        """Enqueue a job if the transaction commits; return its id.
+
+        The delay counts from this call, by the clock of the database.
+
+        Args:
+            session: of the transaction.
+            task: a task, with its options: `task.options(delay="30m")`, `task.later("30m")`.
+            args: positional arguments of the task.
+            kwargs: keyword arguments of the task.
+
+        Raises:
+            UsageError: `task` is not a task, an option is invalid, or the arguments do not fit.
+            PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
+        """
+        if not isinstance(task, TaskCall):
+            raise UsageError(
+                f"enqueue() wants a task of a queue, not {task!r}; decorate the function with "
+                "@queue.task, or use enqueue_many(session, queue, [queue.prepare(...)])."
+            )
+        queue = task.queue
+        with around_sending(queue.name, None):
+            rows = self._checked(queue, enqueue_rows(queue, [task.prepare(*args, **kwargs)]))
+        return self._write(session, rows, _first)
+
+    @overload
+    def enqueue_many(
+        self, session: Blocking, queue: AnyQueue, jobs: Iterable[Prepared]
+    ) -> list[str]: ...
+    @overload
+    def enqueue_many(
+        self,
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        queue: AnyQueue,
+        jobs: Iterable[Prepared],
+    ) -> Awaitable[list[str]]: ...
+    def enqueue_many(self, session: Any, queue: AnyQueue, jobs: Iterable[Prepared]) -> Any:
+        """Enqueue jobs that `prepare` returned, if the transaction commits; return their ids.
+
+        Raises:
+            UsageError: an argument is invalid.
+        """
+        if not isinstance(jobs, list | tuple):
+            jobs = list(jobs) if isinstance(jobs, Iterable) else jobs
+        rows = self._checked(queue, enqueue_rows(queue, jobs))
+        return self._write(session, rows, _all)
+
+    @overload
+    def batch(
+        self,
+        session: Blocking,
+        queue: AnyQueue,
+        key: str | int,
+        item: object,
+        *,
+        into: Callable[..., Any] | str,
+        quiet: Duration = "5s",
+        max_wait: Duration | None = "60s",
+        max_size: int = 100,
+        **options: Unpack[Options],
+    ) -> str: ...
+    @overload
+    def batch(
+        self,
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        queue: AnyQueue,
+        key: str | int,
+        item: object,
+        *,
+        into: Callable[..., Any] | str,
+        quiet: Duration = "5s",
+        max_wait: Duration | None = "60s",
+        max_size: int = 100,
+        **options: Unpack[Options],
+    ) -> Awaitable[str]: ...
+    def batch(
+        self,
+        session: Any,
+        queue: AnyQueue,
+        key: str | int,
+        item: object,
+        *,
+        into: Callable[..., Any] | str,
+        quiet: Duration = "5s",
+        max_wait: Duration | None = "60s",
+        max_size: int = 100,
+        **options: Unpack[Options],
+    ) -> Any:
+        """Add an item to a batch if the transaction commits; arguments as for `Queue.batch`.
+
+        Returns:
+            The id of the call. The job that holds the item may have another id.
+
+        Raises:
+            UsageError: an argument is invalid.
+            PayloadError: the serializer cannot encode the item.
+        """
+        policy = Batch(quiet, max_wait, max_size, key)
+        job = queue.prepare(into, (item,), **(options | {"unique": policy}))
+        return self._write(session, self._checked(queue, enqueue_rows(queue, [job])), _first)
+
+    @overload
+    def push(
+        self,
+        session: Blocking,
+        delay_queue: DelayQueue | AsyncDelayQueue,
+        data: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        id: str | None = None,
+        durability: Durability | None = None,
+    ) -> str: ...
+    @overload
+    def push(
+        self,
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        delay_queue: DelayQueue | AsyncDelayQueue,
+        data: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        id: str | None = None,
+        durability: Durability | None = None,
+    ) -> Awaitable[str]: ...
+    def push(
+        self,
+        session: Any,
+        delay_queue: DelayQueue | AsyncDelayQueue,
+        data: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        id: str | None = None,
+        durability: Durability | None = None,
+    ) -> Any:
+        """Push an item of data if the transaction commits; return its id.
+
+        Arguments and errors as for `DelayQueue.push`.
+        """
+        rows = push_rows(delay_queue, data, delay, at, id, durability)
+        return self._write(session, self._checked(delay_queue.queue, rows), _first)
+
+    @overload
+    def cancel(self, session: Blocking, queue: AnyQueue, id: str, running: bool = True) -> None: ...
+    @overload
+    def cancel(
+        self,
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        queue: AnyQueue,
+        id: str,
+        running: bool = True,
+    ) -> Awaitable[None]: ...
+    def cancel(self, session: Any, queue: AnyQueue, id: str, running: bool = True) -> Any:
+        """Cancel a job if the transaction commits; arguments as for `Queue.cancel`.
+
+        If the job runs or has ended by then, that is no error.
+
+        Raises:
+            UsageError: an argument is invalid.
+        """
+        row = change_row(queue, "cancel" if running else "cancel-waiting", id)
+        return self._write(session, self._checked(queue, [row]), _nothing)
+
+    @overload
+    def reschedule(
+        self,
+        session: Blocking,
+        queue: AnyQueue,
+        id: str,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> None: ...
+    @overload
+    def reschedule(
+        self,
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        queue: AnyQueue,
+        id: str,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> Awaitable[None]: ...
+    def reschedule(
+        self,
+        session: Any,
+        queue: AnyQueue,
+        id: str,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> Any:
+        """Give a job another due time if the transaction commits; a delay counts from this call.
+
+        If the job runs or has ended by then, that is no error.
+
+        Raises:
+            UsageError: an argument is invalid.
+        """
+        row = change_row(queue, "reschedule", id, delay, at)
+        return self._write(session, self._checked(queue, [row]), _nothing)
+
+    @overload
+    def promote(self, session: Blocking, queue: AnyQueue, id: str) -> None: ...
+    @overload
+    def promote(
+        self,
+        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        queue: AnyQueue,
+        id: str,
+    ) -> Awaitable[None]: ...
+    def promote(self, session: Any, queue: AnyQueue, id: str) -> Any:
+        """Make a job due now if the transaction commits.
+
+        If the job runs or has ended by then, that is no error.
+
+        Raises:
+            UsageError: an argument is invalid.
+        """
+        return self._write(
+            session, self._checked(queue, [change_row(queue, "promote", id)]), _nothing
+        )
+
+    # -- in jobs
+
+    def once(self, session: Any, step: str = "") -> Once:
+        """Return a block whose effect on the database happens once, however often the job runs.
+
+            with outbox.once(session) as once:
+                if once.first:
+                    once.result = take_money(session, order_id)
+            return once.result
+
+        Use it inside the transaction of the effect; with an async session, `async with`.
+
+        Args:
+            session: of the transaction.
+            step: a name for this block, if a job has several of them.
+
+        Raises:
+            UsageError: the caller does not run in a job, or an argument is invalid.
+            Fenced: when the block is entered, a later run of the job has committed its effect.
+            PayloadError: when the block ends, JSON cannot encode the result.
+        """
+        return Once(self.tables.done, session, step)
+
+    # -- relaying
+
+    def relay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
+        """Send the rows that were left, until `stop` is set.
+
+        Args:
+            burst: whether to end when no row can be sent now.
+            stop: ends the relay, within a second.
+
+        Returns:
+            The number of rows that were sent.
+
+        Raises:
+            UsageError: the outbox has no `engine`.
+            BideError: in a burst, the server could not be reached.
+        """
+        engine = self._its_engine()
+        if not isinstance(engine, sa.Engine):
+            return asyncio.run(self.arelay(burst=burst, stop=stop))
+        stop = stop or threading.Event()
+        store = BlockingStore(self, engine, Sender(self._url), stop.wait)
+        return store.run(stop.is_set, burst)
+
+    async def arelay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
+        """Do as `relay`, in the running event loop; an `Engine` that blocks has a thread."""
+        engine = self._its_engine()
+        stop = stop or threading.Event()
+        if isinstance(engine, sa.Engine):
+            call = partial(self.relay, burst=burst, stop=stop)
+            with ThreadPoolExecutor(1, "bide-outbox") as pool:
+                thread = asyncio.get_running_loop().run_in_executor(pool, call)
+                try:
+                    return await asyncio.shield(thread)
+                except asyncio.CancelledError:
+                    stop.set()
+                    await asyncio.wait([thread])
+                    raise
+        sender = Sender(self._url, await_only)
+        store = AwaitedStore(self, engine.sync_engine, sender)
+        return await greenlet_spawn(store.run, stop.is_set, burst)
+
+    def _its_engine(self) -> sa.Engine | AsyncEngine:
+        if self.engine is None:
+            raise UsageError(
+                "The relay needs the engine of your database: Outbox(metadata, engine)."
+            )
+        return self.engine
+
+    # -- looking and repairing
+
+    def stats(self) -> OutboxStats:
+        """Count the rows that have not been sent."""
+        return self._on_engine(partial(looking.stats, self.tables.outbox))
+
+    def list_rows(self, limit: int = 50, *, refused: bool = False) -> list[OutboxRow]:
+        """Return the oldest rows that have not been sent; with `refused`, only refused ones."""
+        found = partial(looking.list_rows, self.tables.outbox, limit=limit, refused=refused)
+        return self._on_engine(found)
+
+    def retry_rows(self, numbers: Sequence[int] | None = None) -> int:
+        """Have refused rows sent again, all or those of these numbers; return how many."""
+        change = partial(looking.retry_rows, self.tables.outbox, numbers=numbers)
+        return self._on_engine(change)
+
+    def delete_rows(self, numbers: Sequence[int]) -> int:
+        """Remove rows of these numbers without sending them; return how many."""
+        change = partial(looking.delete_rows, self.tables.outbox, numbers=numbers)
+        return self._on_engine(change)
+
+    def check_ready(self) -> None:
+        """Raise UsageError if the outbox has no engine, or a database that is not supported."""
+        engine = self._its_engine()
+        check_dialect(engine.dialect)
+
+    def _on_engine(self, call: Callable[..., T]) -> T:
+        engine = self._its_engine()
+        if isinstance(engine, sa.Engine):
+            return call(engine=engine)
+        asynchronous = engine
+
+        async def run() -> T:
+            try:
+                return await greenlet_spawn(call, engine=asynchronous.sync_engine)
+            finally:
+                await asynchronous.dispose()  # its connections belong to this event loop
+
+        return asyncio.run(run())
+
+    def close(self) -> None:
+        """Close the connections to the server; the next call opens new ones."""
+        self._blocking.close()
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has to the server."""
+        self.close()
+        await greenlet_spawn(self._awaited.close)
+
+    # -- inside
+
+    def _checked(self, queue: AnyQueue, rows: list[Row]) -> list[Row]:
+        """Refuse the queue of another server, to which the relay would not send."""
+        if queue._url != self._url and queue.url != resolve_url(self._url):
+            raise UsageError(
+                f"The queue {queue.name!r} is on another server than the outbox; give the outbox "
+                "the queue's url=, or use an outbox for each server."
+            )
+        return rows
+
+    def _write(self, session: Any, rows: list[Row], answer: Callable[[list[Row]], T]) -> Any:
+        if hasattr(session, "registry"):  # a scoped session
+            session = session()
+        if isinstance(session, Session | sa.Connection):
+            self._insert(rows, session)
+            return answer(rows)
+        if not hasattr(session, "run_sync"):
+            raise UsageError(
+                f"The outbox wants the session or connection of your transaction, not {session!r}."
+            )
+
+        async def write() -> T:
+            await session.run_sync(partial(self._insert, rows))
+            return answer(rows)
+
+        return write()
+
+    def _insert(self, rows: list[Row], session: Session | sa.Connection) -> None:
+        if not rows:
+            return
+        table = self.tables.outbox
+        is_session = isinstance(session, Session)
+        bind = session.get_bind(clause=table) if isinstance(session, Session) else session
+        check_dialect(bind.dialect)
+        numbers: Sequence[int]
+        if len(rows) == 1:
+            done = session.execute(sa.insert(table), rows[0]._asdict())
+            numbers = [done.inserted_primary_key[0]]  # type: ignore[attr-defined]
+        else:
+            insert = sa.insert(table).returning(table.c.id, sort_by_parameter_order=True)
+            numbers = session.execute(insert, [row._asdict() for row in rows]).scalars().all()
+        if self.fast and is_session and isinstance(bind, sa.Engine):
+            held = session.info.setdefault(_HELD, {})
+            held.setdefault((self, bind), []).extend(numbers)
+        elif bind.dialect.name == "postgresql":
+            session.execute(_NOTIFY)
+
+    def _send_now(self, engine: sa.Engine, numbers: list[int]) -> None:
+        """The fast path: send the rows of a transaction that has committed."""
+        if time.monotonic() < self._rests_until:
+            return
+        sender = self._awaited if engine.dialect.is_async else self._blocking
+        try:
+            for i in range(0, len(numbers), BATCH):
+                some = numbers[i : i + BATCH]
+                done = rounds.round_of(self.tables, engine, sender, some)
+                while done.claimed and not done.down and len(some) > done.claimed:
+                    done = rounds.round_of(self.tables, engine, sender, some)
+                if done.down:
+                    self._rests_until = time.monotonic() + _REST
+                    log.warning("the relay will send what this process could not: %s", done.down)
+                    return
+        except Exception as error:  # the commit has succeeded, and the relay sends the rows
+            told = getattr(error, "orig", error)  # without the statement
+            log.warning("the relay will send what this process could not: %s", told)
+
+
+def _first(rows: list[Row]) -> str:
+    return rows[0].job_id
+
+
+def _all(rows: list[Row]) -> list[str]:
+    return [row.job_id for row in rows]
+
+
+def _nothing(rows: list[Row]) -> None:
+    return None
+
+
+_NOTIFY: Final = sa.select(sa.func.pg_notify(CHANNEL, ""))
+_HELD: Final = "bide.outbox"
+"""In `Session.info`: the numbers of the rows that the transaction has written."""
+_COMMITTED: Final = "bide.outbox.committed"
+
+
+@event.listens_for(Session, "after_commit")
+def _after_commit(session: Session) -> None:
+    if _HELD in session.info and not session.in_nested_transaction():
+        session.info[_COMMITTED] = session.info.pop(_HELD)
+
+
+@event.listens_for(Session, "after_transaction_end")
+def _after_transaction(session: Session, transaction: SessionTransaction) -> None:
+    """Send what was written, once the transaction has returned its connections."""
+    if transaction.parent is not None:
+        return
+    session.info.pop(_HELD, None)  # a rollback
+    for (outbox, engine), numbers in session.info.pop(_COMMITTED, {}).items():
+        outbox._send_now(engine, numbers)

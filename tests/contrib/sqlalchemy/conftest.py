@@ -1,0 +1,120 @@
+"""A shop with orders in a database: SQLite always, PostgreSQL where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from bide import Queue
+from bide.contrib.sqlalchemy import Outbox
+from tests.support.postgres import Postgres, missing
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[str] = mapped_column(sa.String(20), default="open")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    if reason := missing():
+        pytest.skip(reason)
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database, of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/shop.db"
+    server: Postgres = request.getfixturevalue("postgres")
+    server.empty()
+    return server.url()
+
+
+def engine_for(database: str, **options: Any) -> sa.Engine:
+    """An engine whose SQLite is quick, and patient with writers."""
+    engine = sa.create_engine(database, **options)
+    if engine.dialect.name == "sqlite":
+
+        @sa.event.listens_for(engine, "connect")
+        def _connected(connection: Any, record: object) -> None:
+            connection.execute("PRAGMA synchronous = OFF")
+            connection.execute("PRAGMA busy_timeout = 60000")
+
+    return engine
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[sa.Engine]:
+    engine = engine_for(database)
+    yield engine
+    engine.dispose()
+
+
+class Shop:
+    """An order desk: a database, an outbox and a queue."""
+
+    def __init__(self, engine: sa.Engine, url: str) -> None:
+        self.engine = engine
+        self.url = url
+        self.outbox = Outbox(Base.metadata, engine, url=url)
+        self.queue = Queue("orders", url=url)
+        Base.metadata.create_all(engine)
+
+    def begin(self) -> Any:
+        """A session in a transaction."""
+        return _begin(self.engine)
+
+    def rows(self) -> list[Any]:
+        """What is in the outbox."""
+        with self.engine.connect() as connection:
+            table = self.outbox.tables.outbox
+            return [*connection.execute(sa.select(table).order_by(table.c.id))]
+
+    def ids(self) -> set[str]:
+        """The ids of the jobs of the queue that have not ended."""
+        return {job.id for state in ("delayed", "waiting") for job in self.queue.jobs(state)}
+
+
+class _begin:
+    def __init__(self, engine: sa.Engine) -> None:
+        self._session = Session(engine)
+
+    def __enter__(self) -> Session:
+        self._transaction = self._session.begin()
+        return self._session
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._transaction.__exit__(*error)
+        finally:
+            self._session.close()
+
+
+@pytest.fixture
+def shop(engine: sa.Engine, one_url: str) -> Iterator[Shop]:
+    shop = Shop(engine, one_url)
+    yield shop
+    shop.queue.close()
+    shop.outbox.close()
+
+
+ShopAt = Callable[[str], Shop]
+
+
+@pytest.fixture
+def shop_at(engine: sa.Engine) -> ShopAt:
+    """A shop whose server is at another address."""
+    return lambda url: Shop(engine, url)

@@ -1,0 +1,133 @@
+"""`bide outbox`, and `bide worker --outbox`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bide import Queue
+from tests.contrib.sqlalchemy.conftest import Shop
+from tests.support.console import bide, environment, error_of, said
+from tests.support.eventually import eventually
+
+pytestmark = pytest.mark.slow
+
+MODULE = """
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+from bide import Queue
+from bide.contrib.sqlalchemy import Outbox
+
+engine = sa.create_engine({database!r})
+outbox = Outbox(sa.MetaData(), engine)
+awaited = Outbox(sa.MetaData(), create_async_engine({awaited!r}))
+unready = Outbox(sa.MetaData())
+queue = Queue("orders")
+
+@queue.task(name="double")
+def double(n: int) -> int:
+    return 2 * n
+"""
+
+
+def double(n: int) -> int:
+    return 2 * n
+
+
+@pytest.fixture
+def home(tmp_path: Path, database: str) -> Path:
+    awaited = database.replace("+psycopg", "+asyncpg").replace("sqlite:", "sqlite+aiosqlite:")
+    (tmp_path / "shop.py").write_text(MODULE.format(database=database, awaited=awaited))
+    return tmp_path
+
+
+def write(shop: Shop, *ids: str) -> None:
+    """Commit jobs whose sending fails or is left; `lost` is refused for good."""
+    shop.outbox.fast = False
+    task = Queue("orders", url=shop.url).task(name="double")(double)
+    with shop.begin() as session:
+        for id in ids:
+            depends_on = "nobody" if id == "lost" else None
+            shop.outbox.enqueue(session, task.options(job_id=id, depends_on=depends_on), 4)
+
+
+@contextmanager
+def running(home: Path, url: str, *args: str) -> Iterator[None]:
+    """A program that ends well when it is told to."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "bide", *args],
+        cwd=home,
+        env=environment(url),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield
+    finally:
+        program.send_signal(signal.SIGTERM)
+        _, errors = program.communicate(timeout=60)
+    assert program.returncode == 0, errors
+    assert "still run" not in errors
+    assert "Traceback" not in errors
+
+
+def test_rows_are_listed_retried_and_deleted(shop: Shop, home: Path) -> None:
+    write(shop, "sent", "lost")
+    listed = said(bide(home, "outbox", "ls", "shop:outbox", url=shop.url))
+    assert [line.split()[-1] for line in listed.splitlines()[1:]] == ["waiting", "waiting"]
+    assert "1 row sent." in said(
+        bide(home, "outbox", "relay", "--burst", "shop:awaited", url=shop.url)
+    )
+    only = said(bide(home, "outbox", "ls", "shop:awaited", "--refused", "--json", url=shop.url))
+    (row,) = json.loads(only)["rows"]
+    assert (row["job_id"], row["refused"], row["tries"]) == ("lost", True, 1)
+    number = str(row["number"])
+    assert "1 row will be sent again" in said(bide(home, "outbox", "retry", "shop:outbox", number))
+    assert shop.rows()[0].retry_us == 0
+    assert "1 row deleted" in said(bide(home, "outbox", "delete", "shop:outbox", number, "-y"))
+    assert shop.rows() == []
+    assert "All rows" in bide(home, "outbox", "ls", "shop:outbox").stderr
+    assert shop.ids() == {"sent"}
+
+
+def test_mistakes(shop: Shop, home: Path) -> None:
+    assert "write it as shop.db:outbox" in error_of(bide(home, "outbox", "ls", "shop"), 2)
+    assert "no variable 'nothing'" in error_of(bide(home, "outbox", "ls", "shop:nothing"), 2)
+    assert "another value" in error_of(bide(home, "outbox", "ls", "shop:queue"), 2)
+    assert "needs the engine" in error_of(bide(home, "outbox", "ls", "shop:unready"), 2)
+    assert "cannot be imported" in error_of(bide(home, "outbox", "ls", "shopp:outbox"))
+    assert "or give --all" in error_of(bide(home, "outbox", "retry", "shop:outbox"), 2)
+    assert "by their numbers" in error_of(bide(home, "outbox", "delete", "shop:outbox"), 2)
+    assert "--yes" in error_of(bide(home, "outbox", "delete", "shop:outbox", "7"), 2)
+    assert "no row" in error_of(bide(home, "outbox", "delete", "shop:outbox", "7", "-y"), 3)
+    assert "no variable" in error_of(bide(home, "worker", "shop", "--outbox", "shop:x"), 2)
+
+
+@pytest.mark.parametrize("name", ["outbox", "awaited"])
+def test_a_relay_alone(shop: Shop, home: Path, name: str) -> None:
+    with running(home, shop.url, "outbox", "relay", f"shop:{name}"):
+        write(shop, "a")
+        eventually(lambda: shop.ids() == {"a"})
+
+
+@pytest.mark.parametrize("name", ["outbox", "awaited"])
+@pytest.mark.parametrize("more", [[], ["-w", "2"]])
+def test_a_relay_in_a_worker(shop: Shop, home: Path, name: str, more: list[str]) -> None:
+    with running(home, shop.url, "worker", "shop", "--outbox", f"shop:{name}", *more):
+        write(shop, "a")
+        eventually(lambda: not shop.rows())
+        assert shop.queue.fetch("a").wait(timeout=60) == 8
+
+
+def test_a_burst_sends_first_and_then_works(shop: Shop, home: Path) -> None:
+    write(shop, "a")
+    done = bide(home, "worker", "shop", "--burst", "--outbox", "shop:outbox", url=shop.url)
+    assert done.returncode == 0, done.stderr
+    assert shop.queue.fetch("a").result == 8
