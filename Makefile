@@ -40,13 +40,13 @@ help:  ## List the targets
 demo: $(VENV)/has-embedded  ## Run the demo on a server of its own
 	@$(PY) -m bide demo $(ARGS)
 
-test: $(VENV)/has-dev  ## Run the quick tests: each behaviour once (ARGS="-k embedded -x")
+test: $(VENV)/has-dev $(VENV)/has-postgres  ## Run the quick tests: each behaviour once (ARGS="-k embedded -x")
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
 
 test-busy: $(VENV)/has-dev  ## Run the quick tests beside processes that occupy all processors
 	@$(PY) -m tests.support.busy $(MAKE) test
 
-slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
+slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-postgres $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
 	@$(PY) -m pytest -q -n $$(($(CORES) + 1)) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
@@ -163,6 +163,18 @@ $(VENV)/has-prometheus: $(VENV)/has-dev
 	     && dpkg-deb --extract prometheus_*.deb prometheus && rm -f prometheus_*.deb; } \
 	|| echo "no Prometheus could be fetched, so tests/deploy/test_prometheus.py is skipped;" \
 	        "on Debian and Ubuntu, this cures it: sudo apt install prometheus"
+	@touch $@
+
+# The outbox is tried on a real database, which the tests start themselves: the package shall not.
+$(VENV)/has-postgres: $(VENV)/has-dev
+	@test -n "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" || command -v initdb >/dev/null \
+	|| { echo "installing PostgreSQL"; conf=/etc/postgresql-common/createcluster.conf; \
+	     { test -e $$conf || { mkdir -p /etc/postgresql-common \
+	       && echo "create_main_cluster = false" > $$conf; }; } 2>/dev/null; \
+	     apt-get install --yes --quiet postgresql >/dev/null 2>&1 \
+	     || (apt-get update && apt-get install --yes --quiet postgresql) >/dev/null 2>&1 \
+	     || echo "PostgreSQL could not be installed, so tests of the outbox on it are skipped;" \
+	             "on Debian and Ubuntu, this cures it: sudo apt install postgresql"; }
 	@touch $@
 
 # pyright runs on Node.js: the system's if there is one, else one from PyPI (some 60 MB).

@@ -16,6 +16,7 @@ import pytest
         ("from bide.contrib.rq.queue import DelayQueue", "rq", "bide.contrib.rq needs RQ"),
         ("import bide.contrib.django", "django", "bide.contrib.django needs Django"),
         ("from bide.contrib.otel import Tracing", "opentelemetry", "otel needs OpenTelemetry"),
+        ("from bide.contrib.sqlalchemy import Outbox", "sqlalchemy", "needs SQLAlchemy 2"),
         ("from bide.web import app", "starlette", "bide.web needs Starlette and Jinja"),
         ("from bide.web import app", "jinja2", "bide.web needs Starlette and Jinja"),
     ],

@@ -25,7 +25,8 @@ from bide.queue import explain
 from tests.docs.pages import ROOT
 
 MODULES: Final = (
-    *("bide", "bide.contrib.django", "bide.contrib.otel", "bide.contrib.rq", "bide.embedded"),
+    *("bide", "bide.contrib.django", "bide.contrib.otel", "bide.contrib.rq"),
+    *("bide.contrib.sqlalchemy", "bide.embedded"),
     *("bide.errors", "bide.logs", "bide.queue", "bide.testing", "bide.web"),
 )
 """The modules whose public names a page may use."""

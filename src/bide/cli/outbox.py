@@ -94,7 +94,7 @@ def ls(path: str, refused: bool, limit: int, as_json: bool) -> None:
 @_rows
 @flag("--all everything", "Retry all refused rows.")
 def retry(path: str, rows: tuple[int, ...], everything: bool) -> None:
-    """Have refused rows sent again: those of the numbers that `bide outbox ls` shows, or all."""
+    """Send refused rows again: those of these numbers, or all."""
     if bool(rows) == everything:
         raise UsageError("Name the rows to retry by their numbers, or give --all.")
     done = _load(path).retry_rows(None if everything else rows)
@@ -107,7 +107,10 @@ def retry(path: str, rows: tuple[int, ...], everything: bool) -> None:
 @_rows
 @yes_option
 def delete(path: str, rows: tuple[int, ...], yes: bool) -> None:
-    """Delete rows without sending them: their jobs do not change, whatever was committed."""
+    """Delete rows without sending them.
+
+    Their jobs do not change, although the transactions were committed.
+    """
     if not rows:
         raise UsageError("Name the rows to delete by their numbers; `bide outbox ls` shows them.")
     found = _load(path)

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 @option(
     "--grace", "DURATION", f"Time for running jobs to finish, on a signal.  [default: {GRACE:g}s]"
 )
-@option("--outbox", "MODULE:NAME", "Send the rows that an outbox has left too: shop.db:outbox.")
+@option("--outbox", "OUTBOX", "Send the rows that an outbox has left too: shop.db:outbox.")
 @option("--name", "NAME", "Worker's name in logs and `bide info`.  [default: host and process id]")
 @flag(
     "--allow-pickle", "Read pickled arguments, of jobs that a key of $BIDE_SIGNING_KEYS has signed."
