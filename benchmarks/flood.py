@@ -6,7 +6,7 @@ in another way:
 - **good**: the jobs do nothing. What a job waits behind these is what the others are held against.
 - **raise**: the jobs raise at once, as when a service that they call is down; the last attempt.
 - **retry**: the same, with another attempt an hour later.
-- **arguments**: the jobs have an argument too many.
+- **arguments**: the jobs have an argument of the wrong type.
 - **malformed**: the jobs' bodies are not JSON.
 
 **active** is the most jobs that the server held for the worker at once, as a poll sees it: so many
@@ -86,7 +86,7 @@ def fill(queue: Queue, kind: str, size: int) -> None:
         if kind == "retry":
             jobs = [queue.prepare(tasks.fail, (n,), retry=LATER) for n in numbers]
         elif kind == "arguments":
-            jobs = [queue.prepare(NAME, (n, "one too many")) for n in numbers]
+            jobs = [queue.prepare(NAME, (f"no number: {n}",)) for n in numbers]
         else:
             task = tasks.fail if kind == "raise" else tasks.nothing
             jobs = [queue.prepare(task, (n,)) for n in numbers]

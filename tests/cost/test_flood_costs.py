@@ -47,11 +47,11 @@ KINDS: Final = {
         lambda queue, n: queue.prepare(flood_jobs.fail, (n,), retry=LATER),
         lambda queue, n: queue.prepare(flood_jobs.nothing, (n,), retry=LATER),
     ),
-    "arguments": Kind(lambda queue, n: queue.prepare(NAME, (n, "one too many")), _good),
+    "arguments": Kind(lambda queue, n: queue.prepare(NAME, ("no number",)), _good),
     "malformed": Kind(_good, _good, is_malformed=True),
 }
 """Their attempt is the last, and raises; or is followed by another, an hour later; they have an
-argument too many; or their body is no JSON."""
+argument of the wrong type; or their body is no JSON."""
 
 
 class Cost(NamedTuple):

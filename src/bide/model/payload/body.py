@@ -375,7 +375,7 @@ def _qualified(kind: type) -> str:
 
 def _encodable(text: str) -> str:
     """Replace lone surrogates, which JSON cannot carry."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _what_does_not_fit(body: Body, names: Sequence[str], error: Exception) -> str:

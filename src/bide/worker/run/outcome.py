@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import lru_cache
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -66,14 +67,22 @@ def from_application(trace: TracebackType | None) -> TracebackType | None:
     """Return the traceback from the application's first frame; None if there is no such frame."""
     left = trace
     while trace is not None:
-        module = str(trace.tb_frame.f_globals.get("__name__", ""))
-        package = module.partition(".")[0]
-        if package in _OURS and not module.startswith(_TASKS):
+        whose = _whose(str(trace.tb_frame.f_globals.get("__name__", "")))
+        if whose == "ours":
             left = trace.tb_next
-        elif package not in _BETWEEN:
+        elif whose == "application":
             return trace
         trace = trace.tb_next
     return left
+
+
+@lru_cache(maxsize=256)
+def _whose(module: str) -> Literal["ours", "between", "application"]:
+    """Tell whose code a module is."""
+    package = module.partition(".")[0]
+    if package in _OURS and not module.startswith(_TASKS):
+        return "ours"
+    return "between" if package in _BETWEEN else "application"
 
 
 log = Log("bide.worker")
@@ -189,7 +198,9 @@ def raised(
     except BaseException as broken:
         _log_failure(run.task_name, f"{run.task_name} (job {short_id(run.claimed.id)})", broken)
         return failed(run, broken)
-    return msgspec.structs.replace(outcome, raised=in_run and outcome.value is error)
+    if in_run and outcome.value is error:
+        return msgspec.structs.replace(outcome, raised=True)
+    return outcome
 
 
 def _raised(
