@@ -46,7 +46,7 @@ test: $(VENV)/has-dev $(VENV)/has-postgres  ## Run the quick tests: each behavio
 test-busy: $(VENV)/has-dev  ## Run the quick tests beside processes that occupy all processors
 	@$(PY) -m tests.support.busy $(MAKE) test
 
-slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-postgres $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
+slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-deploy $(VENV)/has-postgres $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
 	@$(PY) -m pytest -q -n $$(($(CORES) + 1)) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
@@ -142,6 +142,11 @@ $(VENV)/has-dev: pyproject.toml $(MADE)
 
 $(VENV)/has-mutmut: $(VENV)/has-dev
 	@$(PIP) --group mutants
+	@touch $@
+
+$(VENV)/has-deploy: $(VENV)/has-dev
+	@echo "installing what checks and runs the files of deploy/"
+	@$(PIP) --group deploy
 	@touch $@
 
 # The page is tried in a real browser, which is the system's.

@@ -89,6 +89,24 @@ def test_rules_evaluate_and_panels_have_data(tmp_path: Path, one_url: str) -> No
         assert due == 1
 
 
+def test_the_autoscaler_counts_the_jobs_that_are_due(tmp_path: Path, one_url: str) -> None:
+    assert PROMETHEUS is not None
+    file = DEPLOY / "kubernetes" / "keda" / "scaledobject.yaml"
+    query = yaml.safe_load(file.read_text())["spec"]["triggers"][0]["metadata"]["query"]
+    with (
+        closing(Queue("orders", url=one_url)) as queue,
+        watched(tmp_path, one_url, PROMETHEUS) as (found, _),
+    ):
+        queue.enqueue_many([queue.prepare("shop:send", (n,), delay="30d") for n in range(500)])
+        far = 'bide_jobs{queue="orders",state="delayed"}'
+        eventually(lambda: found.values(far) == [500])
+        assert found.values(query) == [0]
+        queue.pause()
+        for delay in (0, 0, 0, 50):
+            queue.enqueue("shop:send", 1, delay=delay)
+        eventually(lambda: found.values(query) == [4], told=lambda: f"{found.values(query)}")
+
+
 def test_the_dashboard_has_a_place_for_each_panel() -> None:
     dashboard = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
     taken: set[tuple[int, int]] = set()

@@ -83,10 +83,11 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "docs/howto/outbox.md": ("create_all", "AsyncSession", "Connection"),
     "docs/howto/page.md": ("Host", "Forwarded", "Via", "Origin", "root_path", "card_number"),
-    "docs/howto/production.md": ("bide supervisor orders", "WatchdogSec", "TimeoutStopSec"),
+    "docs/howto/production.md": ("bide supervisor orders",),
     "docs/howto/producers.md": ("client.sendCommand", "client.Do", "enqueue.go"),
     "docs/howto/retry.md": ("my_function",),
     "docs/howto/servers.md": (*("redis.CredentialProvider", "get_credentials"),),
+    "docs/howto/systemd.md": ("WatchdogSec", "EnvironmentFile", "TimeoutStopSec"),
     "docs/howto/timeouts.md": ("requests.get",),
     "docs/howto/sizing.md": ("used_memory", "vm.overcommit_memory", "jobs_per_s", "cpu_seconds"),
     "docs/howto/tracing.md": (
