@@ -47,7 +47,7 @@ def test_how_late_jobs_began_and_how_long_they_ran(q: Probe) -> None:
     q.add("d")
     jobs += q.claim().jobs
     started(q, *jobs)
-    q.move(0.9)
+    q.move(0.6)
     for job in jobs:
         q.settle(job, "complete")
     (seen,) = minutes(q)

@@ -64,7 +64,7 @@ ONLY_BLOCKING = {"begin"}
 
 ASKS_NOBODY = {
     *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
-    *("take", "each", "wake_listener", "events", "cron", "every", "group"),
+    *("take", "each", "wake_listener", "events", "cron", "every", "group", "where"),
 }
 """Methods of both kinds that send nothing by themselves."""
 
@@ -96,7 +96,15 @@ def unawaited(parts: list[tuple[str, Any, Any, str]]) -> list[tuple[str, Any, An
             return None
         for name in (
             *("Job", "Queue", "Task", "DelayQueue", "Item", "Items", "Iterator", "Taking"),
-            *("Events", "EventListener", "Schedules", "Group", "WakeListener", "Waiter"),
+            *(
+                "Events",
+                "EventListener",
+                "Schedules",
+                "Group",
+                "WakeListener",
+                "Waiter",
+                "Selection",
+            ),
         ):
             text = text.replace(f"Async{name}", name)
         return text.replace("AwaitedCall", "BlockingCall").replace(
