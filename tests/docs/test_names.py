@@ -86,6 +86,10 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/production.md": ("bide supervisor orders",),
     "docs/howto/producers.md": ("client.sendCommand", "client.Do", "enqueue.go"),
     "docs/howto/retry.md": ("my_function",),
+    "docs/howto/sentry.md": (
+        *("ignore_logger", "set_transaction_name", "set_level", "include_local_variables"),
+        "sentry_sdk.flush",
+    ),
     "docs/howto/servers.md": (*("redis.CredentialProvider", "get_credentials"),),
     "docs/howto/systemd.md": ("WatchdogSec", "EnvironmentFile", "TimeoutStopSec"),
     "docs/howto/timeouts.md": ("requests.get",),
