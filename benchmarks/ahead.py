@@ -3,7 +3,9 @@
 Due times are those of a Poisson process, as real ones are: many fall due while the worker waits for
 the reply to a claim. The lateness of a job is taken by the job, as its first statement. The floor
 is a process that sleeps until such moments too, in the same seconds. *when due* is the same worker
-with its window for claims ahead closed.
+with its window for claims ahead closed. One kind is also measured without parts of it: *not
+watched* sleeps until a job is due, and does not watch the clock before. *one reading* counts the
+wait from the time that the claim read.
 
 All ways take turns, over TCP and over a unix socket, and what is told of each is the median over
 the rounds.
@@ -40,8 +42,11 @@ from benchmarks.rounds import in_turn
 from bide import Queue
 from bide.cli import main as bide_command
 from bide.embedded import Server
+from bide.protocol.commands.worker import Claim
 from bide.protocol.keys import keys_of
-from bide.worker.queue_state import AheadWindow
+from bide.worker.executors import base
+from bide.worker.executors.base import Executor
+from bide.worker.queue_state import AheadWindow, QueueState
 
 QUICK_S, THOROUGH_S = 100, 800
 DELAY_S = 0.5
@@ -96,14 +101,14 @@ def run(lab: Lab) -> list[Report]:
         measures = {
             f"{kind.name}: {way}": partial(_measure, kind, way, urls[kind.transport], rows)
             for kind in wanted
-            for way in ("ahead", "when due")
+            for way in _ways(kind)
         }
         in_turn(lab.seconds(QUICK_S, THOROUGH_S), measures)
     return [_report(kind, rows) for kind in wanted if rows[kind.name, "ahead"]]
 
 
 def _report(kind: Kind, rows: dict[tuple[str, str], list[Row]]) -> Report:
-    shown: Rows = {way: median(rows[kind.name, way]) for way in ("ahead", "when due", "floor")}
+    shown: Rows = {way: median(rows[kind.name, way]) for way in (*_ways(kind), "floor")}
     above = difference(shown["ahead"], shown["floor"])
     shown["ahead, above the floor"] = above
     aims = [Aim(f"{kind.name}: early jobs", shown["ahead"]["early"], at_most=0)]
@@ -135,7 +140,7 @@ def _measure(kind: Kind, way: str, url: str, rows: dict[tuple[str, str], list[Ro
         log, floor_log = Path(directory, "jobs"), Path(directory, "floor")
         to = stack.enter_context(_far(url)) if kind.is_far else url
         options = ("-u", to, "-q", QUEUE, "-c", 100 if kind.executor != "process" else 8)
-        role = "bide" if way == "ahead" else "benchmarks.ahead.when_due"
+        role = "bide" if way == "ahead" else f"benchmarks.ahead.{way.replace(' ', '_')}"
         worker = (role, "worker", "benchmarks.tasks", *options, "--executor", kind.executor)
         stack.enter_context(child(*worker, log=log))
         floor = stack.enter_context(child("sleep", floor_log))
@@ -170,6 +175,12 @@ def _measure(kind: Kind, way: str, url: str, rows: dict[tuple[str, str], list[Ro
 
 
 WARM_UP = 20
+BOTH = ("ahead", "when due")
+PARTS = ("not watched", "one reading")
+
+
+def _ways(kind: Kind) -> tuple[str, ...]:
+    return (*BOTH, *PARTS) if kind == KINDS[0] else BOTH
 
 
 def _warm_up(url: str, task: str, log: Path) -> None:
@@ -222,6 +233,29 @@ def _far(url: str) -> Iterator[str]:
 def when_due(*args: str) -> None:
     """The command line of bide, which claims jobs when they are due."""
     AheadWindow.lead = AheadWindow.length = 0.0  # type: ignore[assignment, method-assign]
+    _run_command(args)
+
+
+def not_watched(*args: str) -> None:
+    """The command line of bide, which sleeps until a job is due."""
+    base.SPIN = 0.0  # type: ignore[misc]
+    _run_command(args)
+
+
+def one_reading(*args: str) -> None:
+    """The command line of bide, which counts from the time that the claim read."""
+    submit = Executor.submit
+
+    def submit_as_read(
+        self: Executor, queue_state: QueueState, reply: Claim, sent: float, arrived: float
+    ) -> None:
+        submit(self, queue_state, reply._replace(read_us=0), sent, arrived)
+
+    Executor.submit = submit_as_read  # type: ignore[method-assign]
+    _run_command(args)
+
+
+def _run_command(args: tuple[str, ...]) -> None:
     sys.argv = ["bide", *args]
     bide_command()
 

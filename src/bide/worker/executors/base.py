@@ -167,7 +167,6 @@ class Executor(ABC):
             self._held[number] = run
             if wait > 0:
                 heapq.heappush(self._ahead, (arrived + wait, number, run))
-                self._loop.call_soon(self._prepare_ahead, run)
             else:
                 self._waiting.append(run)
         if self._ahead:
@@ -230,9 +229,6 @@ class Executor(ABC):
                 self._end(run, UNBEGUN)
         self._ahead = [entry for entry in self._ahead if not entry[2].ended]
         heapq.heapify(self._ahead)
-
-    def _prepare_ahead(self, run: RunningJob) -> None:  # noqa: B027 - not every executor can
-        """Prepare a job that is not due yet."""
 
     @abstractmethod
     def _start_waiting(self, *, at_once: bool = False) -> None:

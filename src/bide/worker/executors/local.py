@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container
 from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -137,8 +137,6 @@ class LocalExecutor(Executor):
         self._wait = from_thread(self._loop)
         self._threads = Threads(f"bide-{worker}")
         self._deadlines: Deadlines[RunningJob] = Deadlines(self._loop, self._expire)
-        self._prepared: dict[RunningJob, tuple[Context, Invocation | BideError]] = {}
-        """Contexts and calls of jobs that are not due yet."""
         self._starting = False
         self._checking = False
         self._stuck = 0
@@ -195,9 +193,7 @@ class LocalExecutor(Executor):
             run = self._waiting.popleft()
             run.begun_at = self._moved_at = time.monotonic()
             try:
-                prepared = self._prepared.pop(run, None) if self._prepared else None
-                context, call = prepared or (self._context.copy(), None)
-                context.run(self._start, run, call)
+                self._context.copy().run(self._start, run)
             except Exception:
                 # Not an error of the job: for instance, the system cannot start a thread.
                 with run.named():
@@ -220,37 +216,25 @@ class LocalExecutor(Executor):
             self._release_waiting()
         self._fill_slots()
 
-    def _start(self, run: RunningJob, call: Invocation | BideError | None) -> None:
+    def _start(self, run: RunningJob) -> None:
         """Start a job; the current context becomes the job's context."""
         if run.cancel_requested:
             self._end(run, CANCELLED)
             return
-        call = call or self._prepare(run)
-        if isinstance(call, BideError):
-            self._end_unrun(run, call)
+        try:
+            allow_pickle = run.queue_state.queue in self._pickled
+            target = read(run, self._served, allow_pickle=allow_pickle)
+            call = prepare(run, target, self._lifespan)
+        except BideError as error:
+            self._end_unrun(run, error)
             return
         run.deadline = run.begun_at + run.policy.timeout
         self._deadlines.add(run)
-        if call.target.is_async:
+        if target.is_async:
             run.task = self._loop.create_task(self._run_async(run, call))
         else:
             context = copy_context()  # a copy: this thread may still be in its own context
             self._threads.submit(lambda: context.run(self._run_in_thread, run, call))
-
-    def _prepare(self, run: RunningJob) -> Invocation | BideError:
-        """Read the job's body, and prepare its call; return an error that stands against it."""
-        try:
-            allow_pickle = run.queue_state.queue in self._pickled
-            target = read(run, self._served, allow_pickle=allow_pickle)
-            return prepare(run, target, self._lifespan)
-        except BideError as error:
-            return error
-
-    def _prepare_ahead(self, run: RunningJob) -> None:
-        """Prepare a job that is not due yet, so that it starts the sooner when it is."""
-        if not run.ended:
-            context = self._context.copy()
-            self._prepared[run] = context, context.run(self._prepare, run)
 
     def _cancel(self, run: RunningJob) -> None:
         """Cancel a coroutine; a plain function must check for the request."""
@@ -380,8 +364,6 @@ class LocalExecutor(Executor):
         if run.ended:
             return
         super()._end(run, ended)
-        if self._prepared:
-            self._prepared.pop(run, None)
         if run.ended and run.begun_at:
             self._note_run(run, time.monotonic() - run.begun_at)
             self._start_waiting()
