@@ -5,7 +5,7 @@ the reply to a claim. The lateness of a job is taken by the job, as its first st
 is a process that sleeps until such moments too, in the same seconds. *when due* is the same worker
 with its window for claims ahead closed. One kind is also measured without parts of it: *not
 watched* sleeps until a job is due, and does not watch the clock before. *one reading* counts the
-wait from the time that the claim read.
+wait from the time that the claim read. *not warmed up* claims when due, and sends no PING before.
 
 All ways take turns, over TCP and over a unix socket, and what is told of each is the median over
 the rounds.
@@ -44,6 +44,7 @@ from bide.cli import main as bide_command
 from bide.embedded import Server
 from bide.protocol.commands.worker import Claim
 from bide.protocol.keys import keys_of
+from bide.worker import loop
 from bide.worker.executors import base
 from bide.worker.executors.base import Executor
 from bide.worker.queue_state import AheadWindow, QueueState
@@ -180,6 +181,8 @@ PARTS = ("not watched", "one reading")
 
 
 def _ways(kind: Kind) -> tuple[str, ...]:
+    if kind.rate <= 2:
+        return (*BOTH, "not warmed up")
     return (*BOTH, *PARTS) if kind == KINDS[0] else BOTH
 
 
@@ -234,6 +237,12 @@ def when_due(*args: str) -> None:
     """The command line of bide, which claims jobs when they are due."""
     AheadWindow.lead = AheadWindow.length = 0.0  # type: ignore[assignment, method-assign]
     _run_command(args)
+
+
+def not_warmed_up(*args: str) -> None:
+    """The command line of bide, which claims jobs when they are due, and sends no PING before."""
+    loop._SILENCE = float("inf")  # type: ignore[misc]
+    when_due(*args)
 
 
 def not_watched(*args: str) -> None:
