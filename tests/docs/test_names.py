@@ -98,7 +98,9 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         *("messaging.system", "messaging.destination.name"),
         *("bide.tasks.task", "bide.attempt", "bide.redelivered", "bide.lateness"),
     ),
-    "docs/howto/web.md": ("current_app", "TestCase", "django.tasks", "app.app_context"),
+    "docs/howto/web.md": (
+        *("current_app", "TestCase", "django.tasks", "app.app_context", "INSTALLED_APPS"),
+    ),
     "docs/installation.md": ("django.tasks",),
     "docs/reference/wire.md": ("Decimal",),
     "docs/testing.md": (

@@ -6,8 +6,8 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Sequence
-from typing import Final, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
 
 import click
 from click.shell_completion import get_completion_class
@@ -109,6 +109,8 @@ def script(
                 echo(key)
 
 
+_NOTHING: Final[Mapping[str, str]] = {}
+
 OK: Final = 0
 FAILED: Final = 1
 """The server was unreachable or refused, a check failed, or a job did not change."""
@@ -172,14 +174,28 @@ def main() -> NoReturn:
     sys.exit(run())
 
 
-def run(args: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code. An error is one sentence on standard error."""
+def run(
+    args: Sequence[str] | None = None,
+    *,
+    program: str = "bide",
+    modules: Sequence[str] = (),
+    defaults: Mapping[str, str] = _NOTHING,
+) -> int:
+    """Run one command line; its exit code. An error is one sentence on standard error.
+
+    Args:
+        args: the arguments; by default those of the process.
+        program: the program's name in usages and errors.
+        modules: modules that workers serve besides those that the command line or the file names.
+        defaults: values for `url` and `prefix` if the command line has none.
+    """
+    more: dict[str, Any] = {"obj": tuple(modules), "default_map": dict(defaults)}
     try:
-        code = group.main(args, prog_name="bide", standalone_mode=False)
+        code = group.main(args, prog_name=program, standalone_mode=False, **more)
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else "bide"
+        path = error.ctx.command_path if error.ctx else program
         return _say(f"{error.format_message()} See `{path} --help`.", USAGE)
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code)

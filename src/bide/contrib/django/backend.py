@@ -7,8 +7,10 @@ import importlib.util
 from functools import lru_cache
 from typing import Any, Final
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from bide.contrib.django.running import at_commit, known, new_result, part_of, serve, stored_result
 from bide.errors import BideError, JobNotFound, UsageError
@@ -26,7 +28,7 @@ def _package() -> str:
             return package
     raise ImportError(
         "bide.contrib.django needs Django 6, or the package django-tasks with an older Django: "
-        "run `pip install django-tasks`."
+        "run `pip install 'bide[django]'`."
     )
 
 
@@ -172,6 +174,17 @@ def job_name(task: Any) -> str:
             "bide.contrib.django.Backend."
         )
     return serve(task)
+
+
+def common_server() -> dict[str, str]:
+    """Return the URL and the prefix in the OPTIONS of TASKS, if all of bide's backends agree."""
+    found: list[dict[str, str]] = []
+    for backend in (getattr(settings, "TASKS", None) or {}).values():
+        kind = import_string(backend["BACKEND"])
+        if isinstance(kind, type) and issubclass(kind, Backend):
+            options = backend.get("OPTIONS", {})
+            found.append({key: options[key] for key in ("url", "prefix") if options.get(key)})
+    return found[0] if found and all(each == found[0] for each in found) else {}
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,16 @@
+"""Sets Django up in a process of a worker, when a worker that serves this module imports it.
+
+Each run of a task lets go of old database connections, as a request of Django does.
+"""
+
+from __future__ import annotations
+
+import django
+from django.apps import apps
+
+from bide.contrib.django.running import DatabaseConnections
+from bide.tasks.middleware import add_middleware
+
+if not apps.ready:
+    django.setup()
+add_middleware(DatabaseConnections())

@@ -1,0 +1,253 @@
+"""`manage.py bide`, and the dashboard as a view of Django."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.core.exceptions import PermissionDenied
+from django.test import RequestFactory, override_settings
+
+from bide import Queue
+from bide.contrib.django.dashboard import _page, dashboard
+from bide.contrib.django.management.commands.bide import without_django
+from tests.support.console import environment
+
+FILES = {
+    "manage.py": (
+        "import os, sys\n"
+        "os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'shop.settings')\n"
+        "from django.core.management import execute_from_command_line\n"
+        "execute_from_command_line(sys.argv)\n"
+    ),
+    "shop/__init__.py": "",
+    "shop/settings.py": """
+SECRET_KEY = "x"
+USE_TZ = True
+ROOT_URLCONF = "shop.urls"
+ALLOWED_HOSTS = ["testserver"]
+INSTALLED_APPS = [
+    "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions",
+    "orders", "plain", "bide.contrib.django",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}
+OPTIONS = {}
+TASKS = {"default": {"BACKEND": "bide.contrib.django.Backend", "QUEUES": ["mail"],
+                     "OPTIONS": OPTIONS}}
+""",
+    "shop/urls.py": (
+        "from django.urls import include, path\n"
+        "urlpatterns = [path('jobs/', include('bide.contrib.django.urls'))]\n"
+    ),
+    "plain/__init__.py": "",
+    "orders/__init__.py": "",
+    "orders/models.py": (
+        "from django.db import models\nclass Order(models.Model):\n    paid = models.DateField()\n"
+    ),
+    "orders/tasks.py": """
+import importlib.util
+from bide import Queue
+if importlib.util.find_spec("django.tasks"):
+    from django.tasks import task
+else:
+    from django_tasks import task
+from orders.models import Order
+
+queue = Queue("orders")
+
+@task(queue_name="mail")
+def receipt(order_id: int) -> str:
+    return f"{Order.__name__} {order_id}"
+
+@queue.task
+def ship(order_id: int) -> str:
+    return f"{Order._meta.label} {order_id}"
+
+def plain(order_id: int) -> str:
+    return f"plain {order_id}"
+""",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def manage(
+    project: Path, *args: str, url: str | None, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "manage.py", *args],
+        cwd=project,
+        env=environment(url),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def three_jobs(queue: Queue, mail: Queue) -> list[Any]:
+    return [
+        queue.enqueue("orders.tasks:ship", 1),
+        queue.enqueue("orders.tasks:plain", 2),
+        mail.enqueue("orders.tasks:receipt", 3),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("args", [[], ["-x", "process", "-c", "1"], ["-w", "2"]])
+def test_a_worker_runs_the_tasks_of_all_applications(
+    project: Path, one_url: str, args: Sequence[str]
+) -> None:
+    jobs = three_jobs(Queue("orders"), Queue("mail"))
+    done = manage(project, "bide", "worker", "--burst", *args, url=one_url)
+    assert [job.refresh().result for job in jobs] == ["orders.Order 1", "plain 2", "Order 3"]
+    assert "WARNING" not in done.stderr
+
+
+@pytest.mark.slow
+def test_it_is_the_command_line_with_the_server_of_the_settings(
+    project: Path, one_url: str
+) -> None:
+    settings = project / "shop/settings.py"
+    text = settings.read_text().replace("OPTIONS = {}", f"OPTIONS = {{'url': {one_url!r}}}")
+    settings.write_text(text)
+    Queue("orders").enqueue("orders.tasks:ship", 1)
+    shown = manage(project, "bide", "jobs", "ls", "--json", "--settings=shop.settings", url=None)
+    assert "orders.tasks:ship" in shown.stdout
+    other = manage(project, "bide", "info", "-u", "redis://127.0.0.1:1", url=None, code=1)
+    assert "redis://127.0.0.1:1" in other.stderr, "an option takes precedence"
+    wrong = manage(project, "bide", "worker", "--bursst", url=one_url, code=2)
+    assert "See `manage.py bide worker --help`." in wrong.stderr
+    assert "Usage: manage.py bide" in manage(project, "help", "bide", url=one_url).stdout
+    called = "from django.core.management import call_command as c; c('bide', 'jobs', 'show', 'x')"
+    failed = manage(project, "shell", "-v0", "-c", called, url=one_url, code=3)
+    assert "CommandError: bide exited with 3." in failed.stderr
+
+
+@pytest.mark.slow
+def test_dev_serves_them_and_shows_a_mistake(project: Path, one_url: str) -> None:
+    tasks = project / "orders/tasks.py"
+    program = "import os; os.environ['DJANGO_SETTINGS_MODULE'] = 'shop.settings'\n"
+    program += "import django; django.setup()\nfrom orders.tasks import ship\n"
+    program += "print(ship.enqueue(7).wait(60), flush=True)\nimport os, signal, time\n"
+    program += f"open({str(tasks)!r}, 'a').write(')')\ntime.sleep(600)"
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "bide", "dev", "--", sys.executable, "-c", program],
+        cwd=project,
+        env=environment(None),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    with process.stdout as lines:
+        for line in lines:
+            said.append(line)
+            if "no worker runs until" in line:
+                process.terminate()
+    assert process.wait(60) == 0, said
+    assert "orders.Order 7\n" in said
+    assert "SyntaxError: unmatched ')'\n" in said
+
+
+@pytest.mark.slow
+def test_the_dashboard_is_for_staff(project: Path, one_url: str) -> None:
+    program = """
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+from django.contrib.auth.models import User
+from django.test import Client
+client = Client(enforce_csrf_checks=True)
+answer = client.get("/jobs/queues")
+print(answer.status_code, answer.headers["location"])
+for name in ("nobody", "staff", "root"):
+    user = User.objects.create_user(name, is_staff=name != "nobody", is_superuser=name == "root")
+    client.force_login(user)
+    form = {"content_type": "application/x-www-form-urlencoded",
+            "headers": {"origin": "http://testserver"}}
+    print(name, client.get("/jobs/queues").status_code,
+          client.post("/jobs/do", "verb=pause&q=mail", **form).status_code)
+"""
+    Queue("mail").enqueue("orders.tasks:receipt", 3)
+    done = manage(project, "shell", "-v0", "-c", program, url=one_url)
+    assert done.stdout.splitlines() == [
+        "302 /accounts/login/?next=/jobs/queues",
+        "nobody 403 403",
+        "staff 200 403",
+        "root 200 303",
+    ]
+    assert Queue("mail").counts().paused
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (["worker", "--settings", "shop.dev", "-q", "a"], ["worker", "-q", "a"]),
+        (["--settings=shop.dev", "--pythonpath=src", "info"], ["info"]),
+        (
+            ["dev", "--", "runserver", "--settings", "x"],
+            ["dev", "--", "runserver", "--settings", "x"],
+        ),
+        (["worker", "--settings"], ["worker"]),
+    ],
+)
+def test_options_that_django_has_read_are_left_out(given: list[str], left: list[str]) -> None:
+    assert without_django(given) == left
+
+
+@pytest.fixture
+def get(one_url: str) -> Iterator[Any]:
+    def get(path: str, role: str | None, **more: Any) -> Any:
+        request = RequestFactory().get(f"/jobs/{path}", SERVER_NAME="testserver", **more)
+        request.user = SimpleNamespace(is_authenticated=True)
+        return dashboard(request, path, role=lambda request: role)
+
+    _page.cache_clear()
+    with override_settings(ALLOWED_HOSTS=["testserver"]):
+        yield get
+    _page.cache_clear()
+
+
+def test_the_dashboard_answers_below_its_path(get: Any) -> None:
+    Queue("letters").enqueue("a:b", delay=3600)
+    page = get("queues", "viewer")
+    assert page.status_code == 200
+    text = page.content.decode()
+    assert 'href="/jobs/queues"' in text
+    assert "letters" in text
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["x-frame-options"] == "DENY"
+    assert get("api/queues", "viewer").headers["content-type"] == "application/json"
+    style = text.partition('href="/jobs/static/')[2].partition('"')[0]
+    assert get(f"static/{style}", "viewer").status_code == 200
+    assert get("nothing", "viewer").status_code == 404
+
+
+def test_it_has_no_live_stream_and_is_not_for_others(get: Any) -> None:
+    assert get("api/live", "viewer").status_code == 204
+    with pytest.raises(PermissionDenied):
+        get("queues", None)
+
+
+def test_a_page_of_another_site_cannot_read_it(get: Any) -> None:
+    assert get("api/queues", "viewer", headers={"origin": "http://evil"}).status_code == 403
