@@ -14,7 +14,7 @@ import pytest
 from bide.cli import cron as cron_cli
 from bide.cli import screen
 from bide.cli.jobs.show import _print
-from bide.cli.options import read_address, read_value
+from bide.cli.options import read_address
 from bide.cli.screen import echo_json
 from bide.cli.workers import print_workers
 from bide.client.execute import ClientState, Send, execute
@@ -54,6 +54,7 @@ from bide.protocol.keys import keys_of
 from bide.queue.delay import ItemInfo
 from bide.queue.explain import Read, explain
 from bide.queue.job_view import JobView
+from bide.queue.select import read_value
 from bide.tasks.task import TaskRegistry
 from bide.views import job
 from bide.views import schedules as schedule_report

@@ -54,6 +54,26 @@ def test_what_is_no_record_is_none(line: bytes) -> None:
     assert Schedule.read("tick", line) is None
 
 
+DAY = 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("timing", "expected"),
+    [
+        (Timing(cron="0 0 * * *", tz="UTC"), [10 * DAY, 9 * DAY, 8 * DAY]),
+        (Timing(cron="* * * * *", tz="UTC"), [10 * DAY - n * 60_000_000 for n in range(3)]),
+        (Timing(cron="0 0 1 1 *", tz="UTC"), [0]),
+        (Timing(every_us=4 * DAY), [10 * DAY, 6 * DAY, 2 * DAY]),
+        (Timing(at_us=(DAY, 2 * DAY, 5 * DAY, 9 * DAY, 11 * DAY)), [9 * DAY, 5 * DAY, 2 * DAY]),
+    ],
+)
+def test_times_that_have_passed(timing: Timing, expected: list[int]) -> None:
+    found = Schedule.read("tick", LINE)
+    assert found is not None
+    assert found._replace(timing=timing, last_us=10 * DAY).passed(3) == expected
+    assert found._replace(timing=timing, last_us=0).passed(3) == [], "none has fired"
+
+
 def test_a_run_that_is_sent_again_finds_its_own_job() -> None:
     receipt = Receipt("nightly@1", 5, "duplicate")
     assert ran(receipt, "nightly", "mail", "nightly@1").created

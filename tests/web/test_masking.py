@@ -85,3 +85,15 @@ def test_no_name_in_a_payload_imports_or_runs_anything(
         assert mask_secrets(name, "args", ["x"]) == ["x"]
     assert "sleeping" not in sys.modules
     del sys.modules["lazy"]
+
+
+def test_a_filter_does_not_find_what_the_mask_hides(page: Page, mail: Queue) -> None:
+    job = mail.enqueue("shop:login", user_id=1, password="hunter2", delay=60, meta={"token": "t"})
+
+    def found(**filter: str) -> list[str]:
+        return [each["id"] for each in page.get("/api/jobs", **filter).json["jobs"]]
+
+    assert found(arg="user_id=1") == [job.id]
+    assert found(arg="password=hunter2") == found(meta="token=t") == []
+    assert found(group="g") == []
+    assert page.get("/api/jobs", arg="user_id").status == 400

@@ -15,7 +15,6 @@ from bide.cli.options import (
     json_option,
     option,
     queue_option,
-    read_value,
     server_options,
 )
 from bide.cli.screen import count, echo, echo_json, shortened
@@ -27,7 +26,7 @@ from bide.model.job import State
 from bide.model.options import Durability, OnCrash
 from bide.queue import AsyncTask, Job, Queue, Task
 from bide.queue.job_view import written
-from bide.queue.select import FoundJob
+from bide.queue.select import FoundJob, read_value
 from bide.tasks.registry import task_name
 from bide.tasks.task import import_task, signature_of
 from bide.views.job import full

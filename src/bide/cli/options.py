@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -227,19 +226,6 @@ def import_configured(otherwise: str) -> list[str]:
         except TaskNotFound as error:
             aside(f"{str(error).rstrip('.')}; {otherwise}.")
     return imported
-
-
-def read_value(text: str) -> Any:
-    """An argument as typed: JSON where it is JSON (`42`, `true`, `[1]`, `"42"`), else text."""
-    try:
-        return json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _no_number(name: str) -> None:
-    """Python's reader takes NaN and Infinity, which JSON has not: they are text."""
-    raise ValueError(name)
 
 
 def read_address(text: str, option: str = "--health-port") -> tuple[str, int]:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
@@ -108,6 +108,16 @@ class Cron:
             if found is not None or start_us == after_us:
                 return found
         return None
+
+    def before(self, until_us: int, count: int) -> list[int]:
+        """Some of the last moments until this one, latest first: `count` or less."""
+        found: list[int] = []
+        for back in _BACK:
+            start_us = until_us - round(back.total_seconds() * 1e6)
+            found = [*takewhile(lambda at_us: at_us <= until_us, self.after(start_us))]
+            if len(found) >= count:
+                break
+        return found[::-1][:count]
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
         """Yield wall-clock times of the expression after `start`, both without a zone."""
@@ -245,6 +255,10 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             return (at for at in self.at_us if at > after_us)
         return self._bounded(self._cron().after(after_us))
 
+    def before(self, until_us: int, count: int) -> list[int]:
+        """Some of the last times of the expression until a moment, latest first."""
+        return self._cron().before(until_us, count)
+
     def _cron(self) -> Cron:
         return cron_of(self.cron, self.tz)
 
@@ -363,6 +377,23 @@ class Schedule(NamedTuple):
         if not is_whole(count, 1, 1_000):
             raise UsageError(f"count must be a number from 1 to 1,000, not {count!r}.")
         return [from_us(at_us) for at_us in islice(self.firing(), count)]
+
+    def passed(self, count: int) -> list[int]:
+        """Some of its times up to the one that fired last, latest first, in microseconds.
+
+        Not each of them has fired: workers may have missed some.
+
+        Raises:
+            UsageError: this machine cannot read the expression or its time zone.
+        """
+        timing, last_us = self.timing, self.last_us
+        if not last_us:
+            return []
+        if timing.cron:
+            return timing.before(last_us, count)
+        if timing.every_us:
+            return [*range(last_us, 0, -timing.every_us)[:count]]
+        return [at_us for at_us in timing.at_us[::-1] if at_us <= last_us][:count]
 
     def firing(self, since_us: int = 0) -> Iterator[int]:
         """The times that are fired next, in microseconds; none where it is paused.

@@ -10,6 +10,7 @@ jobs have moved up by more than the overlap, and the search reads further up.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -296,6 +297,34 @@ def as_stored(values: Any, what: str) -> dict[str, Any]:
         return {str(n): msgspec.json.decode(msgspec.json.encode(v)) for n, v in values.items()}
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{what} has a value that JSON cannot hold: {error}.") from None
+
+
+def read_value(text: str) -> Any:
+    """An argument as typed: JSON where it is JSON (`42`, `true`, `[1]`, `"42"`), else text."""
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_number(name: str) -> None:
+    """Python's reader takes NaN and Infinity, which JSON has not: they are text."""
+    raise ValueError(name)
+
+
+def read_pairs(name: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """Names and values as typed: `user_id=42`.
+
+    Raises:
+        UsageError: one has no name or no value.
+    """
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key.strip() or not equals:
+            raise UsageError(f"{name} {pair[:60]!r} has no value; write it as NAME=VALUE.")
+        found[key.strip()] = read_value(value)
+    return as_stored(found, name)
 
 
 def make_filter(

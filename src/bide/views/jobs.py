@@ -22,6 +22,7 @@ from bide.queue.select import (
     first_line,
     kind_of,
     pattern_of,
+    read_pairs,
 )
 from bide.views._async import AsyncSite
 from bide.views.job import masked_brief, masked_full, why_report
@@ -33,10 +34,13 @@ PAGE: Final = 50
 
 
 def read_filter(params: Params) -> Filter:
-    """Read `state`, `task`, `error`, `kind`, `text`, `since` and `until`."""
+    """Read `state task group arg meta error kind text since until`."""
     return Filter(
         states=params.states(),
         task=pattern_of(params.text("task")),
+        group=params.text("group") or None,
+        args=read_pairs("arg", params.every("arg")),
+        meta=read_pairs("meta", params.every("meta")),
         error=pattern_of(params.text("error")),
         kind=params.text("kind"),
         text=params.text("text"),
@@ -137,6 +141,9 @@ async def stretch(site: AsyncSite, params: Params) -> dict[str, Any]:
 LOOK_FAILED: Final = 2_000
 """Failed jobs that are looked at, of all queues together: the newest of each."""
 
+LOOK_RETRIED: Final = 1_000
+"""Waiting and delayed jobs that are looked at for those that will be retried."""
+
 MOST_QUEUES: Final = 50
 """Queues of which some are looked at: those with most failed jobs. Bounds the round trips."""
 
@@ -184,14 +191,31 @@ class _Group:
 
 
 async def failures(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Failed jobs by kind of error: numbers and what is quoted may differ within a kind."""
-    groups: dict[str, _Group] = {}
+    """Failed jobs by kind of error, and jobs that will be retried.
+
+    Numbers, and what is quoted, may differ within a kind.
+    """
     names = await site.known(params.queues)
-    counts = {name: each.failed for name, each in (await site.counts(names)).items() if each.failed}
+    counts = await site.counts(names)
+    failed = {name: each.failed for name, each in counts.items() if each.failed}
+    ahead = {name: n for name, each in counts.items() if (n := each.waiting + each.delayed)}
+    retried = Filter((State.WAITING, State.DELAYED), error="*")
+    return {
+        **await _by_kind(site, failed, Filter((State.FAILED,)), LOOK_FAILED),
+        "retrying": await _by_kind(site, ahead, retried, LOOK_RETRIED),
+        "queues": names,
+    }
+
+
+async def _by_kind(
+    site: AsyncSite, counts: Mapping[str, int], wanted: Filter, look: int
+) -> dict[str, Any]:
+    """The jobs that fit by kind of error, of `look` that are looked at; `counts`: by queue."""
+    groups: dict[str, _Group] = {}
     shown = largest(list(counts), MOST_QUEUES, counts.__getitem__)
     looked = 0
-    for queue, share in _shares({queue: counts[queue] for queue in shown}, LOOK_FAILED).items():
-        scan = AsyncScan(site, [queue], Filter((State.FAILED,)), look=share)
+    for queue, share in _shares({queue: counts[queue] for queue in shown}, look).items():
+        scan = AsyncScan(site, [queue], wanted, look=share)
         async for seen in scan.each():
             kind = kind_of(seen.snapshot.notes.error)
             groups.setdefault(kind, _Group()).add(seen, kind)
@@ -201,7 +225,6 @@ async def failures(site: AsyncSite, params: Params) -> dict[str, Any]:
         "groups": [group.report(kind) for kind, group in ordered],
         "looked": looked,
         "total": sum(counts.values()),
-        "queues": names,
         "left_out": [queue for queue in counts if queue not in shown],
     }
 

@@ -141,6 +141,7 @@ async def queue(site: AsyncSite, params: Params) -> dict[str, Any]:
         "is_data": counts.is_data,
         "retention": {
             "count": retention.count,
+            "results": retention.result_bytes(),
             **{
                 state: to_us(getattr(retention, state), state) / 1e6
                 for state in ("completed", "failed", "cancelled")

@@ -12,10 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from bide.errors import UsageError
 from bide.model.durations import at_to_us, from_us
-from bide.model.schedule import Schedule, Timing, check_schedule_name
+from bide.model.schedule import Schedule, Timing, check_schedule_name, id_of
 from bide.protocol.commands.schedules import Page, read_schedules
 from bide.queue.schedules import found
+from bide.queue.select import FoundJob
 from bide.views._async import AsyncSite
+from bide.views.job import masked_brief
 from bide.views.params import Params, moment_json, report
 
 
@@ -63,6 +65,12 @@ def schedule_report(seen: FoundSchedule) -> dict[str, Any]:
 NEXT: Final = 10
 """Times of each schedule that are told."""
 
+RUNS: Final = 10
+"""Last runs of a schedule that are told."""
+
+LOOK_BACK: Final = 25
+"""Times of which the jobs are looked for; a call reads as many."""
+
 MOST: Final = 500
 """Schedules that are read at most."""
 
@@ -82,8 +90,25 @@ async def schedules(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 async def schedule(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """The schedule `name` of the queue `q`, with its next times."""
-    return describe_schedule(await named(site, params))
+    """The schedule `name` of the queue `q`, with its next times and its last runs."""
+    seen = await named(site, params)
+    return describe_schedule(seen) | {"runs": await _runs(site, seen)}
+
+
+async def _runs(site: AsyncSite, seen: FoundSchedule) -> list[dict[str, Any]]:
+    """The jobs of its last times that the server still has, latest first."""
+    try:
+        times = seen.schedule.passed(LOOK_BACK)
+    except UsageError:  # its time zone is not known here
+        return []
+    ids = [id_of(seen.schedule.name, at_us) for at_us in times]
+    found = {one.id: one for one in await site.fetch(seen.queue, ids)}
+    return [
+        masked_brief(FoundJob(seen.queue, found[id]), site.mask)
+        | {"schedule_time": moment_json(from_us(at_us))}
+        for id, at_us in zip(ids, times, strict=True)
+        if id in found
+    ][:RUNS]
 
 
 def describe_schedule(seen: FoundSchedule) -> dict[str, Any]:

@@ -28,15 +28,28 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as ops
 from bide.queue._async.scan import changes
+from bide.queue.core import settings_call, settings_calls
 from bide.queue.schedules import found, ran
 from bide.queue.verbs import VERBS, How, read_over
 from bide.views._async import AsyncSite
 from bide.views.jobs import read_range
 from bide.views.params import LATEST_US, Params
+from bide.views.queues import queue as queue_view
 from bide.views.schedules import FoundSchedule, describe_schedule, foreseen, named
 from bide.web.access import Refused, Role, status_and_sentence
 from bide.web.pages import render
-from bide.web.selection import MOST, Selection, choose, given, read_wish
+from bide.web.selection import (
+    MOST,
+    SETTINGS,
+    Selection,
+    choose,
+    given,
+    read_group_settings,
+    read_settings,
+    read_wish,
+    settings_shown,
+    stand_of,
+)
 
 _OF_ONE_FORM: Final = ("sure", "as_of", "after")
 """Fields that the form for the remaining jobs sets to new values."""
@@ -206,6 +219,35 @@ async def _edit(
     return again(seen, 200, times=times, wish=wish)
 
 
+async def _configure(site: AsyncSite, request: Request, params: Params) -> Response:
+    """Change limits and retention of a queue; only what the form has changed."""
+    queue = await site.one(params.text("q"))
+    now = await queue_view(site, params)
+    shown, sent = settings_shown(now), {name: params.text(name) for name in SETTINGS}
+
+    def again(status: int, problem: str) -> Response:
+        """The form as it was sent, with what is wrong with it."""
+        role, values = Role.OPERATOR, {"settings": sent, "problem": problem}
+        return render(
+            request, "queue", status, m=now, role=role, params=params, site=site, **values
+        )
+
+    try:
+        settings = read_settings(sent, shown)
+        calls = settings_calls(site.keys(queue), settings) if settings else []
+    except UsageError as error:
+        return again(400, str(error))
+    if params.text("stand") != stand_of(shown):
+        line = ", ".join(f"{name} {shown[name] or 'none'}" for name in SETTINGS)
+        return again(
+            409,
+            f"Somebody else has changed the settings meanwhile: {line}. Save again if yours are to "
+            "hold.",
+        )
+    await site.client.run_many(calls)
+    return _to(request, "queue", q=queue)
+
+
 def _to(request: Request, page: str, **params: str) -> Response:
     root = request.scope.get("root_path", "").rstrip("/")
     return RedirectResponse(Params("").address(f"{root}/{page}", **params), 303)
@@ -227,6 +269,13 @@ async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> 
             return _to(request, "groups", q=queue)
         await site.client.run((job_commands.pause if is_pause else job_commands.resume)(keys))
         return _to(request, "queue", q=queue)
+    if word == "configure-queue":
+        return await _configure(site, request, params)
+    if word == "configure-group":
+        queue, group = await site.one(params.text("q")), params.text("group")
+        settings = read_group_settings(params)
+        await site.client.run(settings_call(site.keys(queue), group, settings))
+        return _to(request, "groups", q=queue)
     if word not in VERBS:
         raise UsageError(f"There is no verb {word[:40]!r}; there are {', '.join(VERBS)}.")
     return await change_jobs(site, request, params, word)

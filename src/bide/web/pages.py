@@ -37,7 +37,7 @@ from bide.views.job import cut
 from bide.views.params import ORDER, NotFound, Params, about, megabytes, relative
 from bide.views.timeline import TIMELINE_SPANS
 from bide.web.access import Role, extra_headers, status_and_sentence
-from bide.web.selection import filled
+from bide.web.selection import filled, settings_shown, stand_of
 
 HOME: Final = "timeline"
 _PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
@@ -162,6 +162,7 @@ def _templates() -> jinja2.Environment:
     }
     known: dict[str, Any] = env.globals
     known |= {"filled": filled, "story": _story}
+    known |= {"settings_shown": settings_shown, "stand_of": stand_of}
     known |= {
         "STATES": LISTABLE,
         "ORDER": ORDER,

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple, cast
 from bide.errors import UsageError
 from bide.model.durations import SECOND_US, describe_exactly, to_us
 from bide.model.job import FINISHED, State
+from bide.model.limits import Retention
+from bide.model.options import GroupSettings, QueueSettings
 from bide.model.schedule import Missed, Timing, check_missed, timing_of
 from bide.protocol.commands import jobs as job_commands
 from bide.queue._async.scan import AsyncScan
@@ -115,6 +117,78 @@ async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) ->
         selection.tasks[seen.snapshot.task] += 1
     selection.looked, selection.total, selection.next = scan.looked, scan.total, scan.next
     return selection
+
+
+SETTINGS: Final = (
+    *("rate", "burst", "concurrency"),
+    *("completed", "failed", "cancelled", "count", "results"),
+)
+
+
+def settings_shown(queue: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of a queue's settings, from a queue as `views.queues` has it."""
+    limits, kept = queue["counts"]["limits"], queue["retention"]
+    shown = {name: str(limits[name] or "") for name in SETTINGS[:3]}
+    for state in SETTINGS[3:6]:
+        shown[state] = describe_exactly(round(kept[state] * SECOND_US)) or "0s"
+    return shown | {"count": str(kept["count"]), "results": _size(kept["results"])}
+
+
+def _size(number: int) -> str:
+    """A number of bytes, as `Retention` reads it; of a large odd one, nearly."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if number >= size and number % size == 0:
+            return f"{number // size}{unit}"
+    return str(number) if number < 10**9 else f"{number / 10**9:.3f}GB"
+
+
+def stand_of(settings: Mapping[str, str]) -> str:
+    """What a form of these settings carries, to show that nobody has changed them meanwhile."""
+    return " ".join(settings[name] or "-" for name in SETTINGS)
+
+
+def read_settings(given: Mapping[str, str], shown: Mapping[str, str]) -> QueueSettings:
+    """Read the settings of a form that differ from those that are shown.
+
+    Raises:
+        UsageError: one is invalid.
+    """
+    settings: QueueSettings = {}
+    if any(given[name] != shown[name] for name in ("rate", "burst")):
+        settings["rate"] = given["rate"] or None
+        if given["burst"] and (given["burst"] != shown["burst"] or given["rate"]):
+            settings["burst"] = _whole(given["burst"], "burst")
+    if given["concurrency"] != shown["concurrency"]:
+        settings["concurrency"] = _whole(given["concurrency"], "concurrency")
+    if any(given[name] != shown[name] for name in SETTINGS[3:]):
+        count, results = _whole(given["count"], "count"), given["results"]
+        ages = {state: given[state] for state in SETTINGS[3:6]}
+        if count is None or not all((results, *ages.values())):
+            raise UsageError("Say how long jobs of each state are kept, how many, and how much.")
+        settings["retention"] = Retention(**ages, count=count, results=results)
+    return settings
+
+
+def read_group_settings(params: Params) -> GroupSettings:
+    """Read the limits of a group; an empty field means none.
+
+    Raises:
+        UsageError: one is invalid.
+    """
+    settings: GroupSettings = {"rate": params.text("rate") or None}
+    if params.text("burst"):
+        settings["burst"] = _whole(params.text("burst"), "burst")
+    settings["concurrency"] = _whole(params.text("concurrency"), "concurrency")
+    return settings
+
+
+def _whole(text: str, name: str) -> int | None:
+    """Read a whole number; None for nothing."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > 12:
+        raise UsageError(f"{name}={text[:40]!r} is not a whole number.")
+    return int(text)
 
 
 FIELDS: Final = ("kind", "cron", "tz", "every", "at", "start", "end", "limit", "missed", "jitter")

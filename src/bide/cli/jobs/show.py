@@ -23,7 +23,6 @@ from bide.cli.options import (
     limit_option,
     option,
     queues_option,
-    read_value,
     site_options,
     together,
 )
@@ -55,7 +54,7 @@ from bide.protocol.commands.jobs import MAX_PAGE
 from bide.queue._sync.scan import Scan
 from bide.queue.explain import Reason
 from bide.queue.job_view import call, error_line, not_found, written
-from bide.queue.select import EVERY, PAGE, Filter, FoundJob, anywhere, as_stored, before_us
+from bide.queue.select import EVERY, PAGE, Filter, FoundJob, anywhere, before_us, read_pairs
 from bide.views._sync import Site
 from bide.views.job import brief, full, given_description, policy_line, why_report
 from bide.views.params import ORDER, moment_exactly, read_moment, relative
@@ -128,8 +127,8 @@ def filter_options(function: Callable[..., Any]) -> Any:
             states=in_order(states),
             task=task,
             group=group,
-            args=_read_pairs("--arg", args),
-            meta=_read_pairs("--meta", meta),
+            args=read_pairs("--arg", args),
+            meta=read_pairs("--meta", meta),
             error=None if error is None else anywhere(error),
             older_us=None if older_than is None else to_us(older_than, "--older-than"),
             due_before_us=None if due_before is None else _read_before(due_before),
@@ -144,17 +143,6 @@ def filter_options(function: Callable[..., Any]) -> Any:
 def in_order(states: Sequence[str]) -> tuple[State, ...]:
     """States in the order in which lists show them."""
     return tuple(state for state in ORDER if state in states)
-
-
-def _read_pairs(option: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Names and values, as `bide enqueue` reads them: JSON where it is JSON, else text."""
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise UsageError(f"{option} {pair!r} has no value; write it as NAME=VALUE.")
-        found[name] = read_value(value)
-    return as_stored(found, option)
 
 
 def _read_before(text: str) -> int:

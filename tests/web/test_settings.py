@@ -1,0 +1,194 @@
+"""What an operator changes of a queue: limits, retention, groups; and what is retried."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from datetime import datetime
+
+import pytest
+
+from bide import PauseQueue, Queue, Retention, Retry, Worker
+from bide.web import app
+from tests.support.serving import Page, serve
+from tests.support.workers import at_work, eventually
+
+
+def settings(desk: Page, queue: str = "mail") -> dict[str, str]:
+    """The fields of the form of a queue, as the page shows them."""
+    text = desk.get("/queue", q=queue).text
+    form = text[text.index('id="settings"') :]
+    return dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)) | {"verb": "configure-queue"}
+
+
+def test_limits_and_retention_are_shown_and_changed(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    mail.configure(rate="100/s", concurrency=3)
+    shown = settings(desk)
+    assert (shown["rate"], shown["burst"], shown["concurrency"]) == ("100/s", "1", "3")
+    assert (shown["completed"], shown["count"], shown["results"]) == ("1d", "10000", "100MB")
+    reply = desk.post(**shown | {"rate": "5/10m", "concurrency": "", "failed": "2h"})
+    assert (reply.status, reply.headers["location"]) == (303, "/queue?q=mail")
+    counts = mail.counts()
+    assert (counts.limits.rate, counts.limits.concurrency) == ("5/10m", None)
+    assert counts.retention == Retention(86_400, 7_200, 86_400, 10_000, 100_000_000)
+    desk.post(**settings(desk) | {"rate": ""})
+    assert mail.counts().limits.rate is None
+    text = desk.get("/queue", q="mail").text
+    assert "failed 2h" in text
+    assert re.search(r"<dt>Limits</dt><dd><span class=\"dim\">none", text)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rate": "many"}, "rate must be how many in which time"),
+        ({"concurrency": "0"}, "concurrency must be a whole number from 1"),
+        ({"concurrency": "x"}, "concurrency=&#39;x&#39; is not a whole number"),
+        ({"burst": "3"}, "give it along with rate="),
+        ({"failed": "soon"}, "is not a duration"),
+        ({"count": ""}, "Say how long jobs of each state are kept"),
+        ({"results": "x"}, "must be a size such as 500MB"),
+    ],
+)
+def test_what_is_invalid_is_said_beside_what_was_sent(
+    desk: Page, mail: Queue, change: dict[str, str], says: str
+) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    mail.configure(retention=Retention(completed="3d"))
+    before = mail.counts()
+    reply = desk.post(**settings(desk) | change)
+    assert reply.status == 400
+    assert says in reply.text
+    ((name, value),) = change.items()
+    assert f'name="{name}" value="{value}"' in reply.text, "nothing has to be typed again"
+    assert "data-part" not in reply.text, "or the page would take it away"
+    after = mail.counts()
+    assert (after.limits, after.retention) == (before.limits, before.retention)
+
+
+def test_what_another_has_changed_meanwhile_is_not_lost(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    form = settings(desk) | {"rate": "7/s"}
+    mail.configure(concurrency=9)
+    reply = desk.post(**form)
+    assert reply.status == 409
+    assert "concurrency 9" in reply.text
+    assert (mail.counts().limits.rate, mail.counts().limits.concurrency) == (None, 9)
+    again = dict(re.findall(r'name="(\w+)" value="([^"]*)"', reply.text))
+    assert again["rate"] == "7/s"
+    assert desk.post(**again | {"verb": "configure-queue", "concurrency": "9"}).status == 303
+    assert (mail.counts().limits.rate, mail.counts().limits.concurrency) == ("7/s", 9)
+
+
+def test_a_hold_is_shown_and_ended(desk: Page, page: Page, mail: Queue) -> None:
+    mail.enqueue(hold)
+    Worker([mail], modules=[__name__]).run(burst=True)
+    assert mail.counts().limits.held_until is not None
+    for each in (desk, page):
+        assert "A job holds this queue" in each.get("/queue", q="mail").text
+    assert desk.post(verb="resume", q="mail").status == 303
+    assert mail.counts().limits.held_until is None
+    assert "A job holds this queue" not in desk.get("/queue", q="mail").text
+
+
+def hold() -> None:
+    raise PauseQueue("1h")
+
+
+def test_limits_of_a_group(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60, group="g")
+    form = {"verb": "configure-group", "q": "mail"}
+    reply = desk.post(**form, group="g", concurrency="4", rate="10/m", burst="2")
+    assert (reply.status, reply.headers["location"]) == (303, "/groups?q=mail")
+    counts = mail.group("g").counts()
+    assert (counts.concurrency, counts.rate, counts.burst) == (4, "10/m", 2)
+    text = desk.get("/groups", q="mail").text
+    assert 'name="rate" value="10/m"' in text
+    assert desk.post(**form, group="new", rate="1/s").status == 303
+    assert mail.group("new").counts().rate == "1/s"
+    desk.post(**form, group="g")
+    counts = mail.group("g").counts()
+    assert (counts.is_configured, counts.rate) == (False, None)
+    for wrong in ({"group": ""}, {"group": "g", "rate": "x"}, {"group": "g", "concurrency": "x"}):
+        assert desk.post(**form, **wrong).status == 400
+    assert mail.group("g").counts() == counts
+
+
+def test_a_viewer_changes_nothing(page: Page, desk: Page, mail: Queue, one_url: str) -> None:
+    mail.enqueue("shop:remind", delay=60, group="g")
+    form = settings(desk) | {"rate": "7/s"}
+    group = {"verb": "configure-group", "q": "mail", "group": "g", "rate": "7/s"}
+    with serve(app(url=one_url, local_role="operator", queues=["orders"])) as other:
+        for each in (form, group):
+            assert page.post(**each).status == 403
+            assert desk.post({"sec-fetch-site": "cross-site"}, **each).status == 403
+            assert other.post(**each).status == 404
+    assert "configure" not in page.get("/queue", q="mail").text
+    assert "configure" not in page.get("/groups", q="mail").text
+    assert mail.counts().limits.rate is mail.group("g").counts().rate is None
+
+
+def broken(order: int) -> None:
+    raise ValueError(f"card of order {order} was declined")
+
+
+def late(order: int) -> None:
+    raise TimeoutError("no answer")
+
+
+def run_all(url: str) -> None:
+    with closing(Queue("mail", url=url)) as queue:
+        Worker([queue], modules=[__name__], concurrency=4).run(burst=True)
+
+
+def test_all_failed_jobs_of_one_kind_are_retried(desk: Page, mail: Queue, one_url: str) -> None:
+    ids = [mail.enqueue(broken, n).id for n in range(3)]
+    other = mail.enqueue(late, 7).id
+    run_all(one_url)
+    text = desk.get("/failures").text
+    kind = "ValueError: card of order # was declined"
+    assert f'name="kind" value="{kind}"' in text
+    form = {"verb": "retry", "state": "failed", "kind": kind}
+    assert "Retry 3 jobs" in desk.post(**form).text
+    assert "3 jobs retried" in desk.post(**form, sure="3").text
+    assert {str(job and job.status) for job in mail.fetch_many(ids)} == {"waiting"}
+    assert mail.fetch(other).status == "failed"
+
+
+def test_what_will_be_retried(desk: Page, page: Page, mail: Queue, one_url: str) -> None:
+    for n in range(2):
+        mail.enqueue(broken, n, retry=Retry(3, [3600]))
+    mail.enqueue("shop:remind", delay="2h")
+    run_all(one_url)
+    found = page.get("/api/failures").json
+    assert (found["groups"], found["total"]) == ([], 0)
+    retrying = found["retrying"]
+    assert (retrying["looked"], retrying["total"]) == (3, 3)
+    (group,) = retrying["groups"]
+    assert (group["kind"], group["count"]) == ("ValueError: card of order # was declined", 2)
+    assert "To be retried" in page.get("/failures").text
+    text = desk.get("/failures").text
+    assert 'name="state" value="delayed"' in text
+    form = {"verb": "promote", "kind": group["kind"], "state": "delayed"}
+    assert "2 jobs made due now" in desk.post(**form, sure="2").text
+
+
+def test_last_runs_of_a_schedule(page: Page, mail: Queue) -> None:
+    mail.schedules.upsert("often", late, [1], every="20ms")
+    assert page.get("/api/schedule", q="mail", name="often").json["runs"] == []
+    assert "It has not fired yet" in page.get("/schedule", q="mail", name="often").text
+    with at_work(mail, modules=(__name__,)):
+        eventually(lambda: mail.schedules.fetch("often").fired >= 12)
+        mail.schedules.pause("often")
+        eventually(lambda: not mail.counts().active + mail.counts().waiting)
+    runs = page.get("/api/schedule", q="mail", name="often").json["runs"]
+    times = [run["schedule_time"] for run in runs]
+    last = mail.schedules.fetch("often").last
+    assert last is not None
+    assert times == sorted(times, reverse=True)
+    assert datetime.fromisoformat(times[0]) == last
+    assert len(runs) == 10
+    assert {run["state"] for run in runs} == {"failed"}
+    text = page.get("/schedule", q="mail", name="often").text
+    assert text.count("TimeoutError: no answer") == 10
