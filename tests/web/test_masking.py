@@ -11,6 +11,7 @@ import pytest
 from bide import Queue
 from bide.tasks import task
 from bide.web import mask_secrets
+from tests.support.serving import Page
 
 queue = Queue("mail")
 HIDDEN = "•••"
