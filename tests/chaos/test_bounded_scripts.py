@@ -375,6 +375,8 @@ def _time_consuming(full: Full) -> None:
     stop = queue_commands.worker_stop(keys_of(None), ["w"])
     full.time("worker_stop", lambda: full.client.run(stop))
     full.time("heartbeat", lambda: full.client.run(beat))
+    pause = queue_commands.worker_pause(keys_of(None), ["w"], paused=True)
+    full.time("worker_pause", lambda: full.client.run(pause))
 
 
 def _settle_flood(full: Full, size: int) -> None:

@@ -213,6 +213,7 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     assert one == {
         "name": "w1", "host": "a", "pid": 7, "queues": ["mail", "low"], "executor": "auto",
         "concurrency": 9, "started": "2030-03-17T17:46:40+00:00", "version": "1.2",
+        "paused": False,
         "alive": True, "busy": 2, "rss": 42_000_000, "skew": -0.25,
         "tasks": [], "unknown_tasks": [],
         "doing": [

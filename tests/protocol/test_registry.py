@@ -110,3 +110,34 @@ def test_a_worker_that_is_asked_to_stop_hears_it_when_it_next_speaks(q: Probe) -
     q.run(queue_commands.heartbeat(GLOBAL, "w1", None))
     assert not q.run(queue_commands.heartbeat(GLOBAL, "w1", ABOUT)).stop
     assert set(q.raw.hkeys(GLOBAL["workers"])) == {b"w2", b"w1"}
+
+
+def test_a_worker_that_is_asked_to_pause_hears_it_until_it_is_resumed(q: Probe) -> None:
+    def beat(worker: str = "w1") -> queue_commands.HeartbeatReply:
+        return q.run(queue_commands.heartbeat(GLOBAL, worker, ABOUT))
+
+    assert not beat().pause
+    pubsub: Any = q.raw.pubsub()  # type: ignore[no-untyped-call]
+    pubsub.subscribe(GLOBAL["workers"])
+    pause = queue_commands.worker_pause(GLOBAL, ["w1", "nobody"], paused=True)
+    assert q.run(pause) == ["ok", "gone"]
+    assert beat()[1:] == (False, True)
+    assert not beat("w2").pause
+    assert q.run(queue_commands.worker_pause(GLOBAL, ["w1"], paused=False)) == ["ok"]
+    assert not beat().pause
+    heard = [pubsub.get_message(timeout=90)["data"] for _ in range(3)]
+    assert heard == [1, b"w1 pause", b"w1 resume"]
+    pubsub.close()
+    assert [w.name for w in q.run(queue_commands.workers(GLOBAL))] == ["w1", "w2"]
+
+
+def test_a_pause_is_not_forgotten_while_the_worker_lives_and_ends_with_it(q: Probe) -> None:
+    q.run(queue_commands.heartbeat(GLOBAL, "w1", ABOUT))
+    q.run(queue_commands.worker_pause(GLOBAL, ["w1"], paused=True))
+    told: Any = q.raw.hget(GLOBAL["workers"], "w1 pause")
+    q.raw.hset(GLOBAL["workers"], "w1 pause", int(told) - 3000 * SECOND)
+    assert q.run(queue_commands.heartbeat(GLOBAL, "w1", ABOUT)).pause
+    again: Any = q.raw.hget(GLOBAL["workers"], "w1 pause")
+    assert int(again) >= int(told)
+    q.run(queue_commands.heartbeat(GLOBAL, "w1", None))
+    assert q.raw.hgetall(GLOBAL["workers"]) == {}

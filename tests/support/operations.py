@@ -108,6 +108,9 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (0, queue_commands.heartbeat(GLOBALS, "w1", ABOUT)),
         (0, queue_commands.heartbeat(GLOBALS, "w1", None)),
     ],
+    "queues.worker_pause": [
+        (n, queue_commands.worker_pause(GLOBALS, ["w1"] * n, paused=True)) for n in (1, 3)
+    ],
     "queues.worker_stop": [(n, queue_commands.worker_stop(GLOBALS, ["w1"] * n)) for n in (1, 3)],
     "queues.workers": [(0, queue_commands.workers(GLOBALS))],
     "queues.queues": [(0, queue_commands.queues(GLOBALS))],

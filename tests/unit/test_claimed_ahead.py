@@ -143,6 +143,13 @@ async def test_one_that_is_recalled_is_returned_unrun(scene: Scene) -> None:
     assert scene.executor.busy == 0
 
 
+async def test_a_worker_that_is_paused_returns_all_of_them(scene: Scene) -> None:
+    scene.accept(("a", 5), ("b", 5), ("now", 0))
+    scene.executor.recall_all()
+    assert await scene.settled(3) == {"a": "release", "b": "release", "now": "complete"}
+    assert (scene.executor.ahead, scene.executor.busy) == (0, 0)
+
+
 async def test_one_that_is_cancelled_never_runs(scene: Scene) -> None:
     scene.accept(("a", 0.01))
     scene.executor.request_cancel(MAIL["asked"], "a")

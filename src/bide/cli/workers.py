@@ -1,6 +1,9 @@
-"""`bide workers`: who serves what, and what each runs; and stopping one."""
+"""`bide workers`: who serves what, and what each runs; pausing one, and stopping one."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import click
 
@@ -9,7 +12,9 @@ from bide.cli.screen import Column, count, echo, echo_json, table
 from bide.errors import UsageError
 from bide.model.durations import describe
 from bide.model.ids import short_id
-from bide.protocol.commands.queues import WorkerInfo, worker_stop
+from bide.protocol.command import Command
+from bide.protocol.commands.queues import WorkerInfo, worker_pause, worker_stop
+from bide.protocol.keys import Keys
 from bide.views._sync import Site
 from bide.views.params import NotFound, megabytes, relative
 from bide.views.queues import workers_report
@@ -29,7 +34,7 @@ worker_names = click.argument(
 @json_option
 @click.pass_context
 def workers(ctx: click.Context, queues: tuple[str, ...], site: Site, as_json: bool) -> None:
-    """List the workers, or stop one.
+    """List the workers; pause, resume or stop one.
 
     A worker is listed if it gave a sign of life in the last 15 seconds (it sends a heartbeat every
     10 seconds), or holds a job. The command reads the running jobs from the server's leases.
@@ -55,14 +60,47 @@ def stop(names: tuple[str, ...], site: Site) -> None:
 
     NAME is a worker's name, or the beginning of it, if it matches one worker only.
     """
+    _ask(names, site, worker_stop, "stop")
+
+
+@workers.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@site_options
+def pause(names: tuple[str, ...], site: Site) -> None:
+    """Ask workers to start no further jobs.
+
+    Running jobs continue. The pause ends with `bide workers resume`, or when the worker stops.
+
+    NAME is a worker's name, or the beginning of it, if it matches one worker only.
+    """
+    _ask(names, site, partial(worker_pause, paused=True), "pause")
+
+
+@workers.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@site_options
+def resume(names: tuple[str, ...], site: Site) -> None:
+    """Ask paused workers to start jobs again.
+
+    NAME is a worker's name, or the beginning of it, if it matches one worker only.
+    """
+    _ask(names, site, partial(worker_pause, paused=False), "resume")
+
+
+def _ask(
+    names: Sequence[str],
+    site: Site,
+    asking: Callable[[Keys, Sequence[str]], Command[list[str]]],
+    verb: str,
+) -> None:
     there = [worker.name for worker in site.workers()]
     meant = [_meant(name, there) for name in names]
-    words = site.client.run(worker_stop(site.everywhere, meant))
+    words = site.client.run(asking(site.everywhere, meant))
     for name, word in zip(meant, words, strict=True):
         if word == "gone":
             raise NotFound(f"The worker {short_id(name)!r} has stopped already.")
     for name in meant:
-        echo(f"{short_id(name)} was asked to stop.")
+        echo(f"{short_id(name)} was asked to {verb}.")
 
 
 def _meant(name: str, there: list[str]) -> str:
@@ -107,6 +145,8 @@ def print_workers(workers: list[WorkerInfo]) -> None:
                 "again when their leases end.",
                 "yellow",
             )
+        if worker.about.paused:
+            echo(f"{name} is paused; `bide workers resume {name}` ends that.", "yellow")
         if worker.about.unknown_tasks:
             tasks = ", ".join(worker.about.unknown_tasks)
             echo(f"{name} claimed jobs of tasks that it does not have: {tasks}", "yellow")

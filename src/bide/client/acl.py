@@ -39,7 +39,8 @@ _PRODUCE: Final = (
 _OPERATE: Final = (
     *("children", "forget", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue"),
     *("fsck_queues", "fsck_schedules", "fsck_workers", "holders", "list_due", "queue_unregister"),
-    *("schedule_set", "timeline", "upgrade", "worker_stop", "workers"),
+    *("schedule_set", "timeline", "upgrade", "worker_pause", "worker_stop"),
+    "workers",
 )
 _WORK: Final = (
     *("add_notes", "claim", "declare", "dep_outbox", "dep_resolve", "extend", "heartbeat"),

@@ -221,8 +221,8 @@ GLOBAL: Final[dict[str, Key]] = {
     "workers": Key(
         ":workers",
         "hash",
-        "worker → when it was last seen (µs), and what it does; who was asked to stop → when; also "
-        "the channel that says so",
+        "worker → when it was last seen (µs), and what it does; who was asked to stop, or to pause "
+        "→ when; also the channel that says so",
     ),
 }
 """Header name -> key that no queue owns; no script takes one of these and a queue's together."""

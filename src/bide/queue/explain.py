@@ -134,6 +134,10 @@ def _workers(read: Read) -> Iterator[Reason]:
     serving = read.serving
     if not serving:
         yield Reason("no_worker", f"no worker serves the queue {read.queue}, or none is alive")
+    elif all(worker.about.paused for worker in serving):
+        name = short_id(serving[0].name)
+        text = f"all workers of the queue are paused; `bide workers resume {name}` ends that"
+        yield Reason("no_worker", text)
     elif all(read.job.task in worker.about.unknown_tasks for worker in serving):
         yield Reason("not_served", f"no worker of the queue serves the task {read.job.task}")
     elif read.job.is_given_back:

@@ -64,7 +64,7 @@ def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
             "alive": worker.alive,
             **report(about, "version", "busy"),
             "doing": [report(job, "queue", "id", "task", "since") for job in about.doing],
-            **report(about, "rss", "tasks", "unknown_tasks", "skew"),
+            **report(about, "paused", "rss", "tasks", "unknown_tasks", "skew"),
         }
         for worker in workers
         for about in [worker.about]

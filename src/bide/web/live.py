@@ -159,7 +159,7 @@ class Live:
         workers = await self._site.workers(jobs=0)
         stand = (
             tuple((name, str(each._replace(now_us=0))) for name, each in counts.items()),
-            tuple((one.name, one.alive, one.about.busy) for one in workers),
+            tuple((one.name, one.alive, one.about.paused, one.about.busy) for one in workers),
         )
         return _Look(time.time(), hash(stand))
 

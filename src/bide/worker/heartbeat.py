@@ -60,12 +60,14 @@ class Heartbeat:
         worker: str,
         about: Callable[[float | None], WorkerReport],
         stop: Callable[[], None],
+        pause: Callable[[bool], None],
         declared: Mapping[Keys, Declared] | None = None,
     ) -> None:
         """Start to send heartbeats, in the running event loop.
 
         `about` returns the report, given how many seconds this clock is ahead of the server's.
-        `stop` is called once, when a request to stop the worker arrives. Settings that are
+        `stop` is called once, when a request to stop the worker arrives, and `pause` with each
+        reply, which says whether someone wants the worker to claim nothing. Settings that are
         `declared` go with each heartbeat, in case the last worker that declared others has gone.
         """
         self._client = client
@@ -74,10 +76,12 @@ class Heartbeat:
         self._worker = worker
         self._about = about
         self._stop = stop
+        self._pause = pause
         self._declared = [
             declare(each, its, starts=False) for each, its in (declared or {}).items()
         ]
-        self._over = asyncio.Event()
+        self._over = False
+        self._soon = asyncio.Event()
         self._task = asyncio.create_task(self._send_all())
         self.accepted_at = 0.0
         """When the server last accepted a heartbeat (`time.monotonic()`); 0 for never."""
@@ -88,8 +92,9 @@ class Heartbeat:
         has_stopped = False
         missed = -1
         names = [str(each.queue) for each in self._queues]
-        while not self._over.is_set():
+        while not self._over:
             pause = AGAIN
+            self._soon.clear()
             with contextlib.suppress(BideError):
                 before = time.time()
                 beat = heartbeat(self._keys, self._worker, self._about(skew))
@@ -100,6 +105,7 @@ class Heartbeat:
                 self.accepted_at = time.monotonic()
                 pause = EVERY
                 skew = (before + time.time()) / 2 - pulse.now_us / 1e6
+                self._pause(pulse.pause)
                 if pulse.stop and not has_stopped:
                     has_stopped = True
                     self._stop()
@@ -109,7 +115,11 @@ class Heartbeat:
                     missed = before_load
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._over.wait()
+                    await self._soon.wait()
+
+    def hurry(self) -> None:
+        """Send the next heartbeat now, because the report has changed."""
+        self._soon.set()
 
     async def close(self, *, leaves: bool) -> None:
         """Send no more heartbeats; if the worker `leaves`, remove its record from the server.
@@ -117,7 +127,8 @@ class Heartbeat:
         If that fails, the record expires. A heartbeat has a connection of its own. So the worker
         waits for the last one, because it could arrive after the record was removed.
         """
-        self._over.set()
+        self._over = True
+        self._soon.set()
         if leaves:
             goodbye = [worker_leave(each, self._worker) for each in self._queues]
             with contextlib.suppress(BideError, TimeoutError):

@@ -213,6 +213,8 @@ class WorkerLoop:
         self.polled = 0.0
         """When a claim was last answered (`time.monotonic()`); 0 for never."""
         self.stopping = False
+        self.paused = False
+        """Whether it claims nothing until it is resumed."""
         self.aborted = False
         self.cut_off = False
         """The worker had to end before the server had recorded all outcomes."""
@@ -229,6 +231,21 @@ class WorkerLoop:
     def stop(self) -> None:
         """Stop claiming, and end when all running jobs have ended."""
         self.stopping = True
+        self._wakeup.set()
+
+    def pause(self, paused: bool) -> None:
+        """Claim nothing, or claim again; running jobs continue.
+
+        A claim for no jobs hands over what others rely on this worker for: its deadlines, and the
+        jobs that are due.
+        """
+        if paused is self.paused:
+            return
+        self.paused = paused
+        if paused:
+            self._executor.recall_all()
+            for queue_state in self._queue_states:
+                queue_state.on_wakeup("-")
         self._wakeup.set()
 
     def abort(self) -> None:
@@ -267,7 +284,7 @@ class WorkerLoop:
         an unlimited number of jobs that end faster than it settles them. If it was then killed, all
         of them would run again. The outcomes of a queue that does not answer do not count here.
         """
-        if self.stopping or self._alone:
+        if self.stopping or self.paused or self._alone:
             return 0
         if self._executor.busy and time.monotonic() < self._drain_until:
             return 0
@@ -377,7 +394,7 @@ class WorkerLoop:
     def _listen(self) -> None:
         """Listen for wake-up messages of the queues that a claim has found empty."""
         for listener, queue_state in zip(self._listeners, self._queue_states, strict=True):
-            listener.listen(not self.stopping and not queue_state.check)
+            listener.listen(not (self.stopping or self.paused or queue_state.check))
 
     async def _exchange(self, parts: Sequence[_QueueCalls]) -> None:
         """Make one round trip with notes, outcomes and claims."""
@@ -437,7 +454,7 @@ class WorkerLoop:
         if reply.drain:
             self._drain_until = time.monotonic() + _DRAIN
             asyncio.get_running_loop().call_later(_DRAIN, self.wake)
-        if self.stopping or time.monotonic() - sent > queue_state.lease * 2 / 3:
+        if self.stopping or self.paused or time.monotonic() - sent > queue_state.lease * 2 / 3:
             # The process may have been paused for so long that the leases have passed to others.
             self._executor.decline(queue_state, reply.jobs, sent)
         else:

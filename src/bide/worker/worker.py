@@ -366,6 +366,7 @@ class Worker:
             self.name,
             partial(self._about, executor, time.time_ns() // 1000),
             self._stop_requested,
+            self._pause_requested,
             self._declared,
         )
         duties = [asyncio.create_task(listen(client, channels, self._on_message))]
@@ -422,6 +423,8 @@ class Worker:
                 self._executor.request_cancel(channel, text)
         elif text == self.name:
             self._stop_requested()
+        elif text in (f"{self.name} pause", f"{self.name} resume"):
+            self._pause_requested(text.endswith("pause"))
 
     def stop(self) -> None:
         """Stop the worker, as a signal would; the second call does not wait for running jobs.
@@ -437,6 +440,15 @@ class Worker:
         """Stop on a request that came by way of the server; a second request changes nothing."""
         if self._stops == 0:
             self.stop()
+
+    def _pause_requested(self, paused: bool) -> None:
+        """Claim nothing, or claim again, on a request that came by way of the server."""
+        assert self._loop is not None
+        if paused is not self._loop.paused:
+            log.info("worker %s is %s", self.name, "paused" if paused else "resumed")
+            self._loop.pause(paused)
+            if self._heartbeat is not None:
+                self._heartbeat.hurry()
 
     def _begin_stop(self) -> None:
         """Let running jobs finish; after a second request, release them."""
@@ -485,6 +497,7 @@ class Worker:
             schema=SCHEMA,
             unknown_tasks=executor.unknown_tasks.names(),
             skew=skew,
+            paused=self._loop is not None and self._loop.paused,
             lease=self._lease_us / 1e6,
             grace=self._grace,
             long_tasks=tasks_longer_than(self._grace, self.queues)[:MOST_LONG_TASKS],

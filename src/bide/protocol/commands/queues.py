@@ -18,7 +18,7 @@ from bide.model.durations import from_us
 from bide.model.ids import check_name, is_name
 from bide.model.limits import written_rate
 from bide.model.payload.body import decode_envelope
-from bide.protocol.command import Command, command, number, pairs, pieces, text, words
+from bide.protocol.command import Arg, Command, command, number, pairs, pieces, text, words
 from bide.protocol.commands.jobs import DATA
 from bide.protocol.keys import Keys, keys_of
 
@@ -92,6 +92,8 @@ class WorkerReport(msgspec.Struct, frozen=True):
     """Whether its supervisor answers probes."""
     tasks: list[str] = []
     """The first of the tasks that it serves."""
+    paused: bool = False
+    """It claims nothing until someone resumes it."""
 
     @property
     def started(self) -> datetime:
@@ -151,19 +153,30 @@ class HeartbeatReply(NamedTuple):
     now_us: int
     stop: bool
     """Someone wants it to stop."""
+    pause: bool = False
+    """Someone wants it to claim nothing."""
 
 
 def heartbeat(keys: Keys, worker: str, about: WorkerReport | None) -> Command[HeartbeatReply]:
     """Say that a worker lives, or with None that it stops."""
     text = msgspec.json.encode(about) if about else b""
     return command(
-        "heartbeat", keys, (worker, text), lambda reply: HeartbeatReply(reply[1], reply[2] == 1)
+        "heartbeat",
+        keys,
+        (worker, text),
+        lambda reply: HeartbeatReply(reply[1], reply[2] == 1, reply[3] == 1),
     )
 
 
 def worker_stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
     """Ask workers to stop; `ok` or `gone` for each."""
     return command("worker_stop", keys, names, lambda reply: words(reply, 2))
+
+
+def worker_pause(keys: Keys, names: Sequence[str], paused: bool) -> Command[list[str]]:
+    """Ask workers to claim nothing, or to claim again; `ok` or `gone` for each."""
+    args: list[Arg] = [int(paused), *names]
+    return command("worker_pause", keys, args, lambda reply: words(reply, 2))
 
 
 def workers(keys: Keys) -> Command[list[WorkerInfo]]:
@@ -179,7 +192,7 @@ def queues(keys: Keys) -> Command[list[str]]:
 def _read_workers(reply: list[Any]) -> list[WorkerInfo]:
     seen = []
     for name, value in pairs(reply[2]).items():
-        if " " in name:  # who was asked to stop
+        if " " in name:  # who was asked to stop or to pause
             continue
         at_us, _, text = value.partition(b" ")
         ago = (reply[1] - number(at_us)) / 1e6

@@ -2,7 +2,7 @@
 
 -- A live worker sends its next heartbeat within seconds, so nothing is lost.
 local function judge(name, value)
-  local form = string.find(name, ' stop', 1, true) and '^(%d+)$' or '^(%d+) {'
+  local form = string.find(name, ' ', 1, true) and '^(%d+)$' or '^(%d+) {'
   local at = string.match(value, form)
   if not at then return 'what it said of itself cannot be read' end
   if not fsck.moment(at, 0, now + fsck.DAY) then

@@ -230,6 +230,12 @@ class Executor(ABC):
         self._ahead = [entry for entry in self._ahead if not entry[2].ended]
         heapq.heapify(self._ahead)
 
+    def recall_all(self) -> None:
+        """Release all jobs that are not due yet."""
+        for _, _, run in self._ahead:
+            self._end(run, UNBEGUN)
+        self._ahead.clear()
+
     @abstractmethod
     def _start_waiting(self, *, at_once: bool = False) -> None:
         """Start the jobs that have waited longest, in the free slots."""
