@@ -38,6 +38,14 @@ def bill(order_id: int) -> None:
 """
 
 
+class Series(NamedTuple):
+    """One line of a panel."""
+
+    labels: dict[str, str]
+    points: list[tuple[float, float]]
+    """Seconds since 1970, and the value."""
+
+
 class Prometheus:
     """A Prometheus that runs, as its HTTP API shows it."""
 
@@ -55,6 +63,15 @@ class Prometheus:
         result = self.ask("query", query=expr)["result"]
         values = [float(sample["value"][1]) for sample in result]
         return [value for value in values if math.isfinite(value)]
+
+    def series(self, expr: str, start: float, end: float) -> list[Series]:
+        """An expression from `start` to `end` (seconds since 1970), every 2 s."""
+        span = {"start": str(start), "end": str(end), "step": "2"}
+        result = self.ask("query_range", query=expr, **span)["result"]
+        return [
+            Series(each["metric"], [(float(at), float(value)) for at, value in each["values"]])
+            for each in result
+        ]
 
     def rules(self) -> list[dict[str, Any]]:
         """All rules, with their health and, of an alert, its state."""
@@ -99,9 +116,9 @@ class Watched(NamedTuple):
 
 
 @contextmanager
-def watched(home: Path, url: str, prometheus: str) -> Iterator[Watched]:
-    """Run all of them; `prometheus` is its program."""
-    (home / "shop.py").write_text(TASKS)
+def watched(home: Path, url: str, prometheus: str, tasks: str = TASKS) -> Iterator[Watched]:
+    """Run all of them; `prometheus` is its program, `tasks` the module `shop`."""
+    (home / "shop.py").write_text(tasks)
     bide = str(Path(sys.executable).with_name("bide"))
     with ExitStack() as stack:
 
