@@ -14,9 +14,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
+from bide.cli.main import group
 from bide.client import config
 from bide.model.durations import to_us
 from bide.worker.executors import CONCURRENCY
@@ -136,6 +138,17 @@ def test_kustomize_names_each_file() -> None:
         named = yaml.safe_load((here / "kustomization.yaml").read_text())["resources"]
         files = {path.name for path in here.glob("*.yaml")} - {"kustomization.yaml"}
         assert {*named} - {"../base"} == files
+
+
+# -- command lines; `test_commands.py` runs them
+
+
+@pytest.mark.parametrize(("place", "line"), lines())
+def test_a_command_line_is_one_of_ours(place: str, line: list[str]) -> None:
+    program, name, *args = line
+    assert program == "bide"
+    command = group.commands[name]
+    command.make_context(name, args, parent=click.Context(group))  # raises on an unknown one
 
 
 # -- how long a stop may take

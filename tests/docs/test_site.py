@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -12,10 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import click
 import pytest
 
-from bide.cli.main import group
 from tests.docs.pages import PAGES, ROOT
 
 DOCS = ROOT / "docs"
@@ -155,20 +152,3 @@ def test_the_shown_settings_can_be_read() -> None:
     for page in PAGES:
         for block in re.findall(r"```toml\n(.*?)```", _text(page), re.S):
             tomllib.loads(block)
-
-
-# -- commands that no test can run as they stand
-
-
-def _started() -> list[str]:
-    page = _text(DOCS / "howto" / "production.md")
-    lines = re.findall(r"^ExecStart=(.*)$|CMD (\[.*\])$", page, re.M)
-    return [unit or " ".join(ast.literal_eval(container)) for unit, container in lines]
-
-
-@pytest.mark.parametrize("line", _started())
-def test_what_a_unit_or_a_container_starts_is_a_command_of_ours(line: str) -> None:
-    program, name, *args = shlex.split(line)
-    assert Path(program).name == "bide"
-    command = group.commands[name]
-    command.make_context(name, list(args), parent=click.Context(group))  # raises on an unknown one
