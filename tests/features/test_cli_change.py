@@ -277,6 +277,7 @@ def test_ten_thousand_jobs_are_changed_while_more_come(
         (["reschedule", "x", "--in", "soon"], 2, "is not a duration"),
         (["reschedule", "x", "--in", "5m", "--spread", "5m"], 2, "Give one of --in, --at and"),
         (["reschedule", "x", "--spread", "0s"], 2, "over how long to spread"),
+        (["reschedule", "x", "--spread", "ten"], 2, "--spread='ten' is not a duration"),
         (["cancel", "--arg", "user_id", "-q", "mail"], 2, "write it as NAME=VALUE"),
         (["cancel", "--meta", "=1", "-q", "mail"], 2, "write it as NAME=VALUE"),
         (["cancel", "--since", "2035-01-01T00:00", "-q", "mail"], 2, "has no time zone"),

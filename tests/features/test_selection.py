@@ -219,6 +219,7 @@ def test_retry(queue: Queue) -> None:
         (lambda q: q.where(group=None, task=None).delete(), "Say which jobs to delete"),
         (lambda q: q.where(state="completed").cancel(), "What is completed cannot be cancelled"),
         (lambda q: q.where(state="done"), "There is no state 'done'"),
+        (lambda q: q.where(state=5), "state must be a state or several"),
         (lambda q: q.where(task=42), "neither a function nor a name"),
         (lambda q: q.where(args="42"), "args must be a sequence"),
         (lambda q: q.where(kwargs=["a"]), "kwargs must map names to values"),

@@ -225,10 +225,7 @@ class Filter:
             return False
         if self.group is not None and snapshot.constraints.group != self.group:
             return False
-        error = snapshot.notes.error
-        if self.error is not None and not (error and fnmatchcase(error_line(error), self.error)):
-            return False
-        if self.kind and kind_of(error) != self.kind:
+        if (self.error is not None or self.kind) and not self._fits_error(snapshot.notes.error):
             return False
         if self.since_us is not None and at_us < self.since_us:
             return False
@@ -241,6 +238,12 @@ class Filter:
         if (self.args or self.meta) and not self._fits_payload(snapshot, mask):
             return False
         return not self.text or self.text.lower() in searched(snapshot, mask).lower()
+
+    def _fits_error(self, error: ErrorInfo | None) -> bool:
+        """Whether it is of these errors, and of this kind."""
+        if self.error is not None and not (error and fnmatchcase(error_line(error), self.error)):
+            return False
+        return not self.kind or kind_of(error) == self.kind
 
     def _fits_payload(self, snapshot: Snapshot, mask: Mask) -> bool:
         """Whether its arguments and its meta have these values."""
@@ -329,7 +332,7 @@ def read_pairs(name: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 def make_filter(
     *,
-    state: str | Iterable[str],
+    state: str | Iterable[str] | None,
     task: Any,
     group: str | None,
     args: Sequence[Any],
@@ -349,7 +352,9 @@ def make_filter(
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise UsageError(f"args must be a sequence of positional arguments, not {args!r}.")
     given = as_stored(dict(enumerate(args)), "args")
-    states = [state] if isinstance(state, str) else [*state]
+    if state is not None and not isinstance(state, Iterable):
+        raise UsageError(f"state must be a state or several, such as 'delayed', not {state!r}.")
+    states = [state] if isinstance(state, str) else [*(state or ())]
     for each in states:
         if each not in LISTABLE:
             raise UsageError(f"There is no state {each!r}; give one of {', '.join(LISTABLE)}.")

@@ -79,13 +79,13 @@ class JobVerb(NamedTuple):
                 )
 
 
-def read_over(over: Duration) -> int:
+def read_over(over: Duration, name: str = "over") -> int:
     """The time over which jobs are spread, in microseconds.
 
     Raises:
         UsageError: it is invalid, or zero.
     """
-    over_us = to_us(over, "over")
+    over_us = to_us(over, name)
     if over_us < 1:
         raise UsageError("Say over how long to spread the jobs, such as 10m.")
     return over_us

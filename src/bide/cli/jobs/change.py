@@ -113,7 +113,7 @@ def _read_how(
     if over is not None:
         if delay is not None or at is not None:
             raise UsageError("Give one of --in, --at and --spread.")
-        return How(over_us=read_over(over))
+        return How(over_us=read_over(over, "--spread"))
     if verb.name == "reschedule" and delay is None and at is None:
         raise UsageError(
             "Say when they are due: --in 5m, --at 2030-01-31T09:00:00+01:00, or --spread 10m."

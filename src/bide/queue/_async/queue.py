@@ -385,7 +385,7 @@ class AsyncQueue(loops.AsyncQueueSide):
     def where(
         self,
         *,
-        state: str | Iterable[str] = (),
+        state: str | Iterable[str] | None = None,
         task: Function | str | None = None,
         group: str | None = None,
         args: Sequence[Any] = (),

@@ -386,7 +386,7 @@ class Queue(threads.QueueSide):
     def where(
         self,
         *,
-        state: str | Iterable[str] = (),
+        state: str | Iterable[str] | None = None,
         task: Function | str | None = None,
         group: str | None = None,
         args: Sequence[Any] = (),
