@@ -49,8 +49,8 @@ HIDDEN: Final[dict[str, str]] = {
     "bide.Retention": "stored result_bytes read",
     "bide.Retry": "wire from_wire",
     "bide.RetryLater": "delay_us",
-    "bide.Schedule": "timing jitter_us last_us times seen_us version closed stand firing foreseen passed "
-    "read",
+    "bide.Schedule": "timing jitter_us last_us times seen_us version closed stand firing "
+    "foreseen passed read",
     "bide.Snooze": "when",
     "bide.Throttle": "way",
     "bide.Unique": "way",

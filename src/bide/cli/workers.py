@@ -64,7 +64,7 @@ def stop(names: tuple[str, ...], site: Site) -> None:
 
 
 @workers.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@worker_names
 @site_options
 def pause(names: tuple[str, ...], site: Site) -> None:
     """Ask workers to start no further jobs.
@@ -77,7 +77,7 @@ def pause(names: tuple[str, ...], site: Site) -> None:
 
 
 @workers.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@worker_names
 @site_options
 def resume(names: tuple[str, ...], site: Site) -> None:
     """Ask paused workers to start jobs again.
