@@ -143,7 +143,7 @@ def test_kustomize_names_each_file() -> None:
 # -- command lines; `test_commands.py` runs them
 
 
-@pytest.mark.parametrize(("place", "line"), lines())
+@pytest.mark.parametrize(("place", "line"), [*lines()])
 def test_a_command_line_is_one_of_ours(place: str, line: list[str]) -> None:
     program, name, *args = line
     assert program == "bide"
