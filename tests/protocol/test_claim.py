@@ -50,6 +50,19 @@ def test_oldest_first_and_of_one_instant_in_the_order_of_ids(q: Probe) -> None:
     assert q.taken() == ["early", "a", "b", "c", "late"]
 
 
+def test_newest_first_where_the_worker_asks_so(q: Probe) -> None:
+    q.add("later", when="+60000000")
+    for id in ("a", "b", "c"):
+        q.add(id)
+        q.move(1)
+    q.add("urgent", priority=9)
+    assert q.claim(count=2, missing="n").jobs[0].id == "urgent"
+    q.add("d")
+    claim = q.claim(count=2, missing="ne")
+    assert [job.id for job in claim.jobs] == ["d", "b"]
+    assert [job.id for job in q.claim(count=2).jobs] == ["a"]
+
+
 def test_one_by_one_in_the_same_order_as_at_once(q: Probe) -> None:
     q.add("c", "a", "b", "d")
     assert [q.taken(count=1) for _ in range(5)] == [["a"], ["b"], ["c"], ["d"], []]

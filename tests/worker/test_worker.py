@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -431,3 +432,16 @@ def test_a_worker_leaves_nothing_but_finished_jobs_behind(queue: Queue) -> None:
         if thread.name not in before:
             thread.join(60)
             assert not thread.is_alive()
+
+
+def test_last_in_first_out_where_a_queue_object_says_so(one_url: str) -> None:
+    with contextlib.closing(Queue("stack", url=one_url, lifo=True)) as stack:
+        added = stack.enqueue_many([stack.prepare(jobs.add, (n,)) for n in range(4)])
+        later = stack.enqueue(jobs.add, 4, delay=3600)
+        urgent = stack.enqueue(jobs.add, 5, priority=9)
+        assert Worker("stack", url=one_url, modules=[MODULE], concurrency=1).run(burst=True) == 5
+        starts = {job.refresh().started: job.result for job in [*added, urgent]}
+        assert [starts[at] for at in sorted(filter(None, starts))] == [5, 3, 2, 1, 0]
+        assert later.refresh().status is State.DELAYED
+    with pytest.raises(UsageError, match="lifo must be True or False"):
+        Queue("stack", lifo="yes")  # type: ignore[arg-type]

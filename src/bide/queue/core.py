@@ -117,9 +117,16 @@ class QueueCore(Generic[C]):
         """Options of the queue's jobs that neither the task nor the call has."""
         self._declared: QueueSettings = {}
         """Settings that a worker applies when it starts."""
+        self.lifo = False
+        """Whether workers that import this object start the newest due job first."""
 
-    def _declare(self, defaults: TaskOptions | None, settings: QueueSettings) -> None:
-        """Check and keep what the queue declares: default options of its jobs, and its settings."""
+    def _declare(self, defaults: TaskOptions | None, lifo: bool, settings: QueueSettings) -> None:
+        """Check and keep what the queue declares: options of its jobs, its order, its settings."""
+        if not isinstance(lifo, bool):
+            raise UsageError(f"lifo must be True or False, not {lifo!r}.")
+        if lifo:
+            self.lifo = True
+            _declaring.add(self)
         self._defaults = {k: v for k, v in (defaults or {}).items() if v is not None}
         check_options(cast(TaskOptions, self._defaults))
         self._declared = settings

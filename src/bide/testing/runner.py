@@ -47,6 +47,7 @@ from bide.worker.relay import DependencyRelay
 from bide.worker.run import outcome
 from bide.worker.run.invoke import Invocation, Wait, from_thread, prepare, read
 from bide.worker.run.running_job import RunningJob
+from bide.worker.startup import is_lifo
 
 T = TypeVar("T")
 
@@ -437,7 +438,11 @@ class Work:
             if name not in self._queue_states:
                 keys = keys_of(name, self._prefix)
                 self._queue_states[name] = QueueState(
-                    keys, self._worker, _LEASE_US, config.signing_keys()
+                    keys,
+                    self._worker,
+                    _LEASE_US,
+                    config.signing_keys(),
+                    lifo=is_lifo(keys, self._client.url),
                 )
         queue_states = list(self._queue_states.values())
         all_counts = self._client.run_many([job_commands.counts(s.keys) for s in queue_states])

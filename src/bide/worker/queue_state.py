@@ -197,8 +197,10 @@ class QueueState:
         lease_us: int,
         keyring: Keyring | None = None,
         metrics: WorkerMetrics | None = None,
+        lifo: bool = False,
     ) -> None:
         self.keys = keys
+        self._flags = "n" if lifo else ""
         self.seal: Final = Seal(keyring, keys)
         """Checks the signatures of the queue's jobs."""
         self.queue = keys.queue or ""
@@ -328,7 +330,7 @@ class QueueState:
         It takes up to `slots` jobs ahead.
         """
         self._woken_since_claim = False
-        flags, now = "s" if self._served else "", time.monotonic()
+        flags, now = f"{self._flags}s" if self._served else self._flags, time.monotonic()
         self._served = False
         if not self._lacked or now - self._tried_at >= _TRY_EVERY:
             flags += "e"

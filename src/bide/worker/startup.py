@@ -63,6 +63,14 @@ def declared_settings(queues: Sequence[Keys], url: str) -> dict[Keys, Declared]:
     return found
 
 
+def is_lifo(keys: Keys, url: str) -> bool:
+    """Whether this process has a `Queue` object that declares the queue as last in, first out."""
+    return any(
+        queue.lifo and _is_here(queue._task_queue, url, keys.prefix)
+        for queue in declaring_queues(keys.queue or "")
+    )
+
+
 async def apply_declared(client: aio.AsyncClient, declared: Mapping[Keys, Declared]) -> None:
     """Apply the settings that this process declares, except those that people changed.
 

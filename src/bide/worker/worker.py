@@ -40,6 +40,7 @@ from bide.worker.metrics import ByQueue, metrics_of
 from bide.worker.queue_state import QueueState, Strategy, make_order
 from bide.worker.startup import (
     declared_settings,
+    is_lifo,
     prepare_server,
     queues_of,
     tasks_longer_than,
@@ -324,7 +325,12 @@ class Worker:
     async def _run(self, client: aio.AsyncClient, burst: bool) -> int:
         queue_states = [
             QueueState(
-                keys, self.name, self._lease_us, self._keyring, metrics_of(keys, self.metrics)
+                keys,
+                self.name,
+                self._lease_us,
+                self._keyring,
+                metrics_of(keys, self.metrics),
+                is_lifo(keys, client.url),
             )
             for keys in self._keys
         ]

@@ -233,3 +233,9 @@ def test_time_does_not_run_backward(bed: TestBed) -> None:
         bed.advance(-1)
     with pytest.raises(UsageError, match="by='soon' is not a duration"):
         bed.advance("soon")
+
+
+def test_a_queue_that_is_last_in_first_out_is_so_here(bed: TestBed) -> None:
+    stack = Queue("stack", lifo=True)
+    added = [stack.enqueue("tests.support.jobs:add", n).id for n in range(3)]
+    assert [seen.id for seen in bed.run()] == [*reversed(added)]

@@ -191,7 +191,8 @@ def claim(
         arm: 2: with free slots left it waits for what is due next; 1: it does if nothing was
             taken; 0: it does not, and another is called to keep the time; 3: as 2, and the reply
             is `limited` also if the rate of a group holds a due job back.
-        missing: of jobs that a worker without their task returned: with "e" in it, they are
+        missing: with "n" in it, the newest of the jobs that are due come first, of each priority.
+            And of jobs that a worker without their task returned: with "e" in it, they are
             taken also before they are due again; with "s", this worker has run one.
         ahead_us: jobs are also taken that are due within this time, `MAX_AHEAD_US` at most. The
             worker starts each of them when it is due.

@@ -14,6 +14,7 @@
 
 -- arm, 3: as 2, and to say whether the rate of a group holds a due job back
 -- missing, e: take such jobs also before the next look at them is due; s: the worker has run one
+-- missing, n: of the jobs of one priority that are due, take the newest first
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
@@ -31,6 +32,7 @@ local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at
 count = math.min(count, MOST)
 ahead_us = math.min(ahead_us, run_record.AHEAD)
 local eager, more_unserved = string.find(missing, 'e', 1, true), false
+local newest = string.find(missing, 'n', 1, true)
 
 -- Removes before anything is added: a full server lets a script that has begun to remove continue.
 redis.call('ZREM', keep, worker)
@@ -313,8 +315,11 @@ if not paused then
     local wanted = most - #taken
     if head[2] and tonumber(head[2]) <= till then
       if wanted > 0 then
-        local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', till, 'WITHSCORES',
-          'LIMIT', 0, wanted)
+        local picked = newest
+          and redis.call('ZREVRANGEBYSCORE', due[level], till, '-inf', 'WITHSCORES',
+            'LIMIT', 0, wanted)
+          or redis.call('ZRANGEBYSCORE', due[level], '-inf', till, 'WITHSCORES',
+            'LIMIT', 0, wanted)
         take(level, picked)
         head = redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')
       end

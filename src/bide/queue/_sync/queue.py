@@ -81,6 +81,7 @@ class Queue(threads.QueueSide):
         serializer: Codec = "json",
         retry_for: float = RETRY_FOR,
         defaults: TaskOptions | None = None,
+        lifo: bool = False,
         **settings: Unpack[QueueSettings],
     ) -> None:
         """Create a queue; nothing is sent before the first call.
@@ -98,6 +99,8 @@ class Queue(threads.QueueSide):
             retry_for: seconds for which a call is retried when the connection breaks, 0 to 10.
             defaults: options for each job that is enqueued with this object, such as
                 `{"delay": "5m"}`. Options of the task and of the call take precedence.
+            lifo: last in, first out: workers that import this object start the due job with the
+                latest due time first, of each priority.
             settings: `rate`, `burst`, `concurrency` and `retention` (`bide.QueueSettings`). A
                 worker that serves the queue applies them when it starts, unless `configure` has
                 changed them. Settings that are left out stay as they are; None declares no limit.
@@ -107,7 +110,7 @@ class Queue(threads.QueueSide):
                 invalid.
         """
         super().__init__(name, url, prefix, serializer, retry_for)
-        self._declare(defaults, settings)
+        self._declare(defaults, lifo, settings)
 
     @overload
     def task(
