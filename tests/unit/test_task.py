@@ -213,12 +213,15 @@ def test_a_task_names_the_call_of_bide_for_the_calls_of_other_libraries() -> Non
             task.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("option", ["delay", "at", "priority", "retry"])
-def test_an_option_among_the_arguments_says_where_options_go(option: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [*((name, name) for name in ("delay", "at", "retry", "queue")), ("countdown", "delay")],
+)
+def test_an_option_among_the_arguments_says_where_options_go(given: str, option: str) -> None:
     task: Any = Queue("mail").task(plain)
-    advice = rf"; {option} is an option of the job: write task.options\({option}=\.\.\.\)"
-    with pytest.raises(UsageError, match=rf"takes no argument '{option}' .*{advice}"):
-        task.prepare(1, **{option: 5})
+    advice = rf"; an option of the job is given as in task\.options\({option}=\.\.\.\)"
+    with pytest.raises(UsageError, match=rf"takes no argument '{given}' .*{advice}"):
+        task.prepare(1, **{given: 5})
     with pytest.raises(UsageError) as caught:
         task.prepare(1, colour=5)
     assert "option" not in str(caught.value)
@@ -273,6 +276,8 @@ def test_a_file_is_not_a_module_and_the_module_is_named(
     file = app.replace(".", "/") + ".py"
     with pytest.raises(UsageError, match=rf"is a file, .* write '{app}' instead\.$"):
         TaskRegistry([file])
+    with pytest.raises(UsageError, match=rf"is a function, .* write '{app}' instead\.$"):
+        TaskRegistry([f"{app}:send"])
     monkeypatch.chdir(tmp_path / "shop_for_tests")
     with pytest.raises(UsageError, match=rf"write '{app}' instead, and start in {tmp_path}\.$"):
         TaskRegistry(["tasks.py"])

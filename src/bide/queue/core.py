@@ -75,6 +75,8 @@ _SENT_APART: Final = CONSTRAINTS | APART
 
 _OPTIONS: Final = frozenset(Options.__annotations__)
 _SETTINGS: Final = frozenset(QueueSettings.__annotations__)
+_MEANT: Final = {name: name for name in (*_OPTIONS, "queue")} | {"countdown": "delay", "eta": "at"}
+"""What callers give among a task's arguments by mistake, and the option that they mean."""
 _values_of: Final = itemgetter(*_OPTIONS)
 
 
@@ -221,7 +223,7 @@ class QueueCore(Generic[C]):
         if isinstance(task, MethodType):
             args = with_owner(task, args)
         if signature is not None and not signature.fits(args, kwargs):
-            signature.check(args, kwargs, name, _OPTIONS)
+            signature.check(args, kwargs, name, _MEANT)
         names = signature.positional if signature else ()
         if self._defaults:
             options = self._over_defaults(options, defaults)

@@ -360,6 +360,11 @@ def import_module(name: str) -> Any:
         raise UsageError(
             f"{name!r} is a file, and a worker imports modules; write {module!r} instead{where}."
         )
+    if ":" in name:
+        raise UsageError(
+            f"{name!r} is a function, and a worker imports modules; write "
+            f"{name.partition(':')[0]!r} instead."
+        )
     try:
         return importlib.import_module(name)
     except Exception as error:

@@ -12,7 +12,8 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from bide.errors import PayloadError, UsageError
@@ -127,21 +128,20 @@ class Signature:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         task_name: str,
-        options: Set[str] = frozenset(),
+        options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """See that a job could be called; where it is made.
 
-        `options` are names that a caller may give here by mistake.
+        `options` are names that a caller may give here by mistake, each with the option that is
+        meant.
         """
         if self.fits(args, kwargs) or self._is_loose:
             return
         kind, text = self._misfit(args, kwargs)
-        given = [name for name in kwargs if name in options - self.names]
+        given = [name for name in kwargs if name in options and name not in self.names]
         if kind == "unknown" and given:
-            text += (
-                f"; {given[0]} is an option of the job: write "
-                f"task.options({given[0]}=...).enqueue(...)"
-            )
+            option = options[given[0]]
+            text += f"; an option of the job is given as in task.options({option}=...).enqueue(...)"
         raise UsageError(f"{task_name} {text}.")
 
     def bind(
