@@ -53,8 +53,11 @@ test-all:  ## Run all tests, as continuous integration does
 	@$(MAKE) test
 	@$(MAKE) slow
 
-everywhere: $(VENV)/has-dev  ## Run the server tests on all servers, through both clients
-	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile tests/protocol tests/servers $(ARGS)
+everywhere: $(VENV)/has-servers  ## Run the server tests on all servers that can be had
+	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile tests/protocol tests/servers \
+		tests/worker/test_worker.py tests/features/test_facades.py tests/features/test_facades_many.py \
+		tests/features/test_flows.py tests/features/test_events.py tests/features/test_delay_queue.py \
+		tests/chaos/test_full_server.py tests/chaos/test_bounded_scripts.py $(ARGS)
 
 oldest:  ## Run the quick tests with the oldest supported client library
 	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev
@@ -147,6 +150,12 @@ $(VENV)/has-mutmut: $(VENV)/has-dev
 $(VENV)/has-deploy: $(VENV)/has-dev
 	@echo "installing what checks and runs the files of deploy/"
 	@$(PIP) --group deploy
+	@touch $@
+
+# Other versions of Valkey and Redis, as far as they can be had here.
+$(VENV)/has-servers: $(VENV)/has-dev tests/support/fetch_servers.py
+	@echo "fetching servers"
+	@$(PY) -m tests.support.fetch_servers
 	@touch $@
 
 # The page is tried in a real browser, which is the system's.

@@ -5,7 +5,8 @@
 - ``direct``: the client library itself, on that one; ``proxy``: a line to it that can fail.
 - ``tmp_server``: starts servers that the test may kill and restart.
 
-The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-server ("redis").
+The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-server ("redis"); with
+``BIDE_TEST_EVERYWHERE=1``, those too that `tests.support.fetch_servers` has fetched.
 ``BIDE_TEST_SERVERS`` narrows them ("valkey", or "redis,valkey"). `make test` uses the first of
 them. A test on another server has the mark ``slow``, as has each test that takes more than a second
 or so.
@@ -29,7 +30,7 @@ from hypothesis import settings
 from bide import logs
 from bide.embedded import Server, wheel_server
 from tests.support.cpu_waits import Witness
-from tests.support.programs import distribution_server
+from tests.support.programs import distribution_server, fetched_servers
 from tests.support.proxy import Proxy
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no counterexample
@@ -43,9 +44,18 @@ ServerFor = Callable[[str], Server]
 """From a server's name, "valkey" or "redis", to the one that runs for the whole session."""
 
 
+EVERYWHERE = bool(os.environ.get("BIDE_TEST_EVERYWHERE"))
+"""Whether tests run on all servers that there are, as `make everywhere` has them."""
+
+
+FETCHED_SERVERS = fetched_servers() if EVERYWHERE else {}
+"""Those of other versions: name → program."""
+
+
 def _binaries() -> dict[str, str]:
     """The servers to test on: name → program, in the order in which the tests run."""
     present = {"valkey": wheel_server(), "redis": distribution_server()}
+    present |= FETCHED_SERVERS
     wanted = os.environ.get("BIDE_TEST_SERVERS")
     names = [name.strip() for name in wanted.split(",")] if wanted else list(present)
     binaries: dict[str, str] = {}

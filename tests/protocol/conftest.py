@@ -2,8 +2,8 @@
 
 Every test runs on each server that the other tests have, through the blocking and through the
 asyncio executor; and on a Cluster, behind Sentinels and on Redis 6.2, there through one of both
-(`BIDE_TEST_EVERYWHERE=1`: through both). Time moves by `Probe.move` and by nothing else that a
-test could notice. Each test ends with a legal state.
+(`BIDE_TEST_EVERYWHERE=1`: through both, and on servers that were fetched through one). Time moves
+by `Probe.move` and by nothing else that a test could notice. Each test ends with a legal state.
 
 On a single server the executor is a user who has the permissions that `bide acl` prints for a
 worker, and no others; with `BIDE_TEST_EVERYWHERE=1`, on all servers.
@@ -21,7 +21,7 @@ import pytest
 import redis
 
 from bide.embedded import Server
-from tests.conftest import BINARIES, ServerFor
+from tests.conftest import BINARIES, EVERYWHERE, FETCHED_SERVERS, ServerFor
 from tests.support.cluster import cluster
 from tests.support.listener import ChannelListener
 from tests.support.plain import client_of
@@ -29,8 +29,6 @@ from tests.support.probe import Executor, Probe, open_executor
 from tests.support.programs import old_server
 from tests.support.sentinel import sentinel
 from tests.support.users import as_role
-
-_EVERYWHERE = bool(os.environ.get("BIDE_TEST_EVERYWHERE"))
 
 
 class Place(NamedTuple):
@@ -41,13 +39,17 @@ class Place(NamedTuple):
 
 
 def _places() -> list[Place]:
-    both = [Place(server, kind) for server in BINARIES for kind in ("sync", "aio")]
+    both = [
+        Place(server, kind)
+        for server in BINARIES
+        for kind in (("aio",) if server in FETCHED_SERVERS else ("sync", "aio"))
+    ]
     others = {"cluster": "aio", "sentinel": "sync", "redis6": "aio"}
     if old_server() is None:
         del others["redis6"]
     if "BIDE_TEST_SERVERS" in os.environ:
         return both
-    kinds = ("sync", "aio") if _EVERYWHERE else ()
+    kinds = ("sync", "aio") if EVERYWHERE else ()
     return both + [Place(server, kind) for server in others for kind in kinds or [others[server]]]
 
 
@@ -117,7 +119,7 @@ def raw(url: str, place: Place, client_at: Callable[[str], Any]) -> Any:
 
 @pytest.fixture
 def executor(place: Place, url: str, raw: Any) -> Iterator[Executor]:
-    if _EVERYWHERE or place.server in BINARIES:
+    if EVERYWHERE or place.server in BINARIES:
         url = as_role(url, raw, "worker", "mail", "other")
     executor = open_executor(place.kind, url)
     yield executor

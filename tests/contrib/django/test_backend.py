@@ -100,10 +100,10 @@ def test_a_worker_knows_all_queues_that_a_task_may_be_enqueued_on() -> None:
     """Without a queue it serves them, and it says so if it is told to serve others."""
     add, fails = "tests.contrib.django.jobs:add", "tests.contrib.django.jobs:fails"
     task_queues = known_task_queues()
-    assert [task_queue for task_queue, tasks in task_queues.items() if add in tasks] == [
+    assert {task_queue for task_queue, tasks in task_queues.items() if add in tasks} == {
         TaskQueue("default", None, None),
         TaskQueue("mail", None, None),
-    ]
+    }
     assert [task_queue for task_queue, tasks in task_queues.items() if fails in tasks] == [
         TaskQueue("default", None, "other")
     ]
