@@ -56,8 +56,7 @@ test-all:  ## Run all tests, as continuous integration does
 everywhere: $(VENV)/has-servers  ## Run the server tests on all servers that can be had
 	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile tests/protocol tests/servers \
 		tests/worker/test_worker.py tests/features/test_facades.py tests/features/test_facades_many.py \
-		tests/features/test_flows.py tests/features/test_events.py tests/features/test_delay_queue.py \
-		tests/chaos/test_full_server.py tests/chaos/test_bounded_scripts.py $(ARGS)
+		tests/features/test_flows.py tests/features/test_events.py tests/features/test_delay_queue.py $(ARGS)
 
 oldest:  ## Run the quick tests with the oldest supported client library
 	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev
