@@ -170,7 +170,11 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
                 proxy.behave()
             return WorkerReport("host")
 
-        beating = heartbeat.Heartbeat(client, keys_of(None), [], "w1.a", about, lambda: None)
+        beating = heartbeat.Heartbeat(
+            *(client, keys_of(None), [], "w1.a", about),
+            stop=lambda: None,
+            pause=lambda paused: None,
+        )
         async with asyncio.timeout(30):
             while not beating.accepted_at:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)

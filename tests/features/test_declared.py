@@ -67,7 +67,8 @@ def test_configure_has_the_last_word_and_the_log_says_so(
     caplog.set_level(logging.INFO, "bide.worker")
     burst(declaring)
     assert stored(looking) == ("1/s", 3, 9)
-    assert "queue hooks: rate and retention stay as configured on the server" in caplog.text
+    assert "queue hooks: the declared rate='5/s' and retention=Retention(" in caplog.text
+    assert "configure the declared one to let the code decide again" in caplog.text
     looking.configure(rate="5/s")
     del declaring
     burst(Queue("hooks", url=one_url, rate="7/s", concurrency=None))
@@ -105,9 +106,9 @@ def test_objects_that_contradict_each_other_are_refused(one_url: str) -> None:
         ({"rate": "fast"}, "rate must be how many in which time"),
         ({"burst": 3}, "give it along with rate="),
         ({"concurrency": 0}, "concurrency must be a whole number"),
-        ({"retention": "1d"}, "retention must be a bide.Retention"),
+        ({"retention": "1d"}, r"such as Retention\(completed='7d'\), not '1d'"),
         ({"speed": 3}, "Queue has no argument 'speed'; there are name, url, prefix, .*rate"),
-        ({"defaults": {"dealy": 3}}, "There is no option 'dealy' here"),
+        ({"defaults": {"dealy": 3}}, "defaults of queue hooks: There is no option 'dealy'"),
         ({"defaults": {"delay": "soon"}}, "delay='soon' is not"),
         ({"defaults": {"at": datetime.now(UTC)}}, "There is no option 'at' here"),
     ],

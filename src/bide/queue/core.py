@@ -130,7 +130,10 @@ class QueueCore(Generic[C]):
             self.lifo = True
             _declaring.add(self)
         self._defaults = {k: v for k, v in (defaults or {}).items() if v is not None}
-        check_options(cast(TaskOptions, self._defaults))
+        try:
+            check_options(cast(TaskOptions, self._defaults))
+        except UsageError as error:
+            raise UsageError(f"defaults of queue {self.name}: {error}") from None
         self._declared = settings
         if settings:
             unknown = next((name for name in settings if name not in _SETTINGS), None)

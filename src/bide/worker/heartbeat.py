@@ -33,7 +33,7 @@ from bide.client.url import GOODBYE, REPLY_TIMEOUT
 from bide.errors import BideError, ServerFull, ServerReadOnly
 from bide.logs import Log
 from bide.model.ids import short_id
-from bide.model.limits import Declared
+from bide.model.options import QueueSettings
 from bide.model.payload.signing import Keyring, Seal
 from bide.protocol.command import Command
 from bide.protocol.commands.jobs import declare
@@ -41,6 +41,7 @@ from bide.protocol.commands.queues import EVERY, WorkerReport, heartbeat, regist
 from bide.protocol.commands.schedules import read_schedules, refills, set_schedule
 from bide.protocol.commands.worker import MAX_SETTLES, extend, worker_leave
 from bide.protocol.keys import Keys
+from bide.queue.core import declared_of
 from bide.queue.schedules import declared
 from bide.worker.queue_state import QueueState
 from bide.worker.run.running_job import RunningJob
@@ -61,7 +62,7 @@ class Heartbeat:
         about: Callable[[float | None], WorkerReport],
         stop: Callable[[], None],
         pause: Callable[[bool], None],
-        declared: Mapping[Keys, Declared] | None = None,
+        declared: Mapping[Keys, QueueSettings] | None = None,
     ) -> None:
         """Start to send heartbeats, in the running event loop.
 
@@ -78,7 +79,7 @@ class Heartbeat:
         self._stop = stop
         self._pause = pause
         self._declared = [
-            declare(each, its, starts=False) for each, its in (declared or {}).items()
+            declare(each, declared_of(its), starts=False) for each, its in (declared or {}).items()
         ]
         self._over = False
         self._soon = asyncio.Event()

@@ -20,7 +20,6 @@ from bide.errors import (
     UsageError,
 )
 from bide.logs import Log
-from bide.model.limits import Declared
 from bide.model.options import QueueSettings
 from bide.model.payload.signing import Keyring
 from bide.protocol.commands import queues as queue_commands
@@ -40,7 +39,7 @@ SCRIPTS: Final = ("add_notes", "settle", "claim", "extend", "worker_leave")
 """The scripts that a worker calls while it serves."""
 
 
-def declared_settings(queues: Sequence[Keys], url: str) -> dict[Keys, Declared]:
+def declared_settings(queues: Sequence[Keys], url: str) -> dict[Keys, QueueSettings]:
     """Return the settings that this process declares for these queues of a server.
 
     Raises:
@@ -59,7 +58,7 @@ def declared_settings(queues: Sequence[Keys], url: str) -> dict[Keys, Declared]:
                         f"{name}={value!r}; declare it once, and import that object."
                     )
         if merged:
-            found[keys] = declared_of(cast(QueueSettings, merged))
+            found[keys] = cast(QueueSettings, merged)
     return found
 
 
@@ -71,24 +70,26 @@ def is_lifo(keys: Keys, url: str) -> bool:
     )
 
 
-async def apply_declared(client: aio.AsyncClient, declared: Mapping[Keys, Declared]) -> None:
+async def apply_declared(client: aio.AsyncClient, declared: Mapping[Keys, QueueSettings]) -> None:
     """Apply the settings that this process declares, except those that people changed.
 
     Raises:
         BideError: the server could not be reached, or refused.
     """
-    calls = [declare(keys, settings, starts=True) for keys, settings in declared.items()]
-    for keys, reply in zip(declared, await client.attempt_many(calls), strict=True):
+    calls = [declare(keys, declared_of(its), starts=True) for keys, its in declared.items()]
+    replies = await client.attempt_many(calls)
+    for (keys, settings), reply in zip(declared.items(), replies, strict=True):
         if isinstance(reply, ServerFull | ServerReadOnly):  # the present settings stay
             log.warning("declared settings of queue %s: %s", keys.queue, reply)
         elif isinstance(reply, BideError):
             raise reply
         elif reply:
+            values: Mapping[str, Any] = {**settings}
             log.info(
-                "queue %s: %s as configured on the server, and not as declared here; "
-                "to follow the code again, configure the declared value",
+                "queue %s: the declared %s has no effect, because another value was configured; "
+                "configure the declared one to let the code decide again",
                 keys.queue,
-                f"{' and '.join(reply)} {'stays' if len(reply) == 1 else 'stay'}",
+                " and ".join(f"{name}={values[name]!r}" for name in reply),
             )
 
 
@@ -98,7 +99,7 @@ async def prepare_server(
     queues: Sequence[Keys],
     allow_eviction: bool,
     keyring: Keyring | None = None,
-    declared: Mapping[Keys, Declared] | None = None,
+    declared: Mapping[Keys, QueueSettings] | None = None,
     *,
     waits: bool,
 ) -> None:

@@ -22,7 +22,7 @@ from bide.errors import UsageError
 from bide.logs import Log
 from bide.model.durations import Duration, to_us
 from bide.model.ids import check_name
-from bide.model.limits import Declared
+from bide.model.options import QueueSettings
 from bide.model.payload.signing import VARIABLE, Keyring
 from bide.protocol.commands.queues import MOST_DOING, MOST_LONG_TASKS, MOST_TASKS, WorkerReport
 from bide.protocol.keys import SCHEMA, Keys, keys_of
@@ -208,7 +208,7 @@ class Worker:
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._abort_at: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._declared: dict[Keys, Declared] = {}
+        self._declared: dict[Keys, QueueSettings] = {}
         self._heartbeat: Heartbeat | None = None
         self._stops = 0
         self._has_process = False

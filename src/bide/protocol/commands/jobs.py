@@ -122,7 +122,10 @@ def configure(keys: Keys, retention: Retention) -> Command[None]:
 def stored_retention(retention: Retention) -> tuple[str, int]:
     """Check and convert a retention; raises as `configure`."""
     if not isinstance(retention, Retention):
-        raise UsageError(f"retention must be a bide.Retention, not {retention!r}.")
+        raise UsageError(
+            "retention must be a bide.Retention, such as Retention(completed='7d'), not "
+            f"{retention!r}."
+        )
     return retention.stored(), retention.result_bytes()
 
 
