@@ -86,6 +86,7 @@ def test_limits_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue)
     report = json.loads(limit("--json"))["queues"]["mail"]
     assert report == {
         "rate": "2/m", "burst": 3, "concurrency": 5, "held_until": None, "limited_until": None,
+        "declared": None,
     }  # fmt: skip
     assert limit("--rate", "none", "--concurrency", "none") == "mail: no limits\n"
 

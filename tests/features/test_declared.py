@@ -89,6 +89,23 @@ def test_a_worker_that_lives_applies_them_when_the_last_that_declared_others_has
         eventually(lambda: stored(looking)[0] == "5/s")
 
 
+def test_the_limits_show_what_is_declared_without_effect(one_url: str, looking: Queue) -> None:
+    declaring = Queue("hooks", url=one_url, rate="5/s", burst=2, concurrency=3)
+    burst(declaring)
+    assert looking.counts().limits.declared is None
+    looking.configure(rate=None)
+    assert looking.counts().limits.declared == "5/s in bursts of 2"
+    looking.configure(concurrency=9)
+    assert looking.counts().limits.declared == "5/s in bursts of 2, 3 at once"
+    looking.configure(rate="5/s", burst=2, concurrency=3)
+    assert looking.counts().limits.declared is None
+    burst(Queue("hooks", url=one_url, rate="5/s", burst=2, concurrency=3))
+    del declaring
+    burst(Queue("hooks", url=one_url, rate=None, concurrency=None))
+    looking.configure(rate="1/s", concurrency=2)
+    assert looking.counts().limits.declared == "no rate, any number at once"
+
+
 def test_objects_that_contradict_each_other_are_refused(one_url: str) -> None:
     one = Queue("hooks", url=one_url, rate="5/s", concurrency=3)
     other = AsyncQueue("hooks", url=one_url, concurrency=3)

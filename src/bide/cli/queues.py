@@ -303,7 +303,7 @@ def limit(
         cast(Queue, one).configure(**settings)
     if group is None:
         counts = site.counts([name for name, _, _ in named]).values()
-        found = [(limits_report(each), limits_line(each) or "no limits") for each in counts]
+        found = [(limits_report(each), _with_declared(each)) for each in counts]
     else:
         groups = [site.queue(name).group(group).counts() for name, _, _ in named]
         none = "no limits but those of its jobs"
@@ -314,6 +314,12 @@ def limit(
         return
     for (_, what, _), (_, line) in zip(named, found, strict=True):
         echo(f"{what}: {line}")
+
+
+def _with_declared(counts: QueueStats) -> str:
+    declared = counts.limits.declared
+    end = f" (the code declares {declared}, without effect)" if declared else ""
+    return f"{limits_line(counts) or 'no limits'}{end}"
 
 
 def _number(text: str) -> int | None:

@@ -46,6 +46,9 @@ class Limits(NamedTuple):
     """Until when one of its jobs holds the queue (`PauseQueue`); None if none."""
     limited_until: datetime | None = None
     """When the next job may start, if the rate is used up; otherwise None."""
+    declared: str | None = None
+    """The limits that a program declares and that have no effect, because others were configured:
+    `"5/s, 3 at once"`; None if there are none."""
 
     @classmethod
     def read(cls, meta: Mapping[str, bytes], now_us: int) -> Limits:
@@ -55,10 +58,23 @@ class Limits(NamedTuple):
         found = _NUMBERS.fullmatch(meta.get("rate", b""))
         count, period_us, burst = map(int, found.groups()) if found else (0, 0, 0)
         if not (count and period_us and burst):
-            return cls(None, None, most or None, held_until, None)
+            return cls(None, None, most or None, held_until, None, _without_effect(meta))
         next_us = _refilled_us(count, period_us, burst, meta.get("spent", b""), now_us)
         until = from_us(next_us) if next_us > now_us else None
-        return cls(f"{count}/{_written(period_us)}", burst, most or None, held_until, until)
+        rate = f"{count}/{_written(period_us)}"
+        return cls(rate, burst, most or None, held_until, until, _without_effect(meta))
+
+
+def _without_effect(meta: Mapping[str, bytes]) -> str | None:
+    """Describe the declared limits that differ from the stored ones."""
+    parts = []
+    rate, most = meta.get("declared_rate"), meta.get("declared_concurrency")
+    if rate is not None and rate != meta.get("rate", b"0 0 0"):
+        written = written_rate(b"" if rate == b"0 0 0" else rate)
+        parts += describe_limits(*written, None) or ["no rate"]
+    if most is not None and most != meta.get("concurrency", b"0"):
+        parts += describe_limits(None, None, _number(most)) or ["any number at once"]
+    return ", ".join(parts) or None
 
 
 def stored_rate(rate: Any, burst: Any = None) -> str:

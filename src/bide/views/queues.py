@@ -90,7 +90,7 @@ def queues_report(counts: dict[str, QueueStats]) -> dict[str, Any]:
 
 def limits_report(counts: QueueStats) -> dict[str, Any]:
     """The same as JSON has it."""
-    names = ("rate", "burst", "concurrency", "held_until", "limited_until")
+    names = ("rate", "burst", "concurrency", "held_until", "limited_until", "declared")
     return report(counts.limits, *names)
 
 
