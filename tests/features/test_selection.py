@@ -152,6 +152,16 @@ def test_a_job_that_comes_due_meanwhile_is_met_and_counted_once(
     assert queue.counts().cancelled == 2
 
 
+def test_an_iteration_meets_each_job_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bide.queue._sync.selection.PAGE", 1)
+    made = [queue.enqueue(mail, n, delay=delay).id for n, delay in enumerate(("1h", "2h"))]
+    met = []
+    for job in queue.where(task=mail):
+        met.append(job.id)
+        queue.promote_many(made)
+    assert met == made
+
+
 def test_progress_grows_to_the_result(queue: Queue) -> None:
     queue.enqueue_many([queue.prepare(mail, (n,), delay=LATER) for n in range(1_200)])
     told: list[BulkResult] = []

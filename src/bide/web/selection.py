@@ -16,7 +16,7 @@ from bide.model.options import GroupSettings, QueueSettings
 from bide.model.schedule import Missed, Timing, check_missed, timing_of
 from bide.protocol.commands import jobs as job_commands
 from bide.queue._async.scan import AsyncScan
-from bide.queue.select import PAGE, Paging, Place
+from bide.queue.select import PAGE, Paging, Place, in_turn
 from bide.views._async import AsyncSite
 from bide.views.jobs import read_filter, read_range
 from bide.views.params import LATEST_US, Params, read_moment
@@ -106,6 +106,7 @@ async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) ->
     odd = [state for state in wanted.states if state not in states]
     if odd:
         raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
+    wanted = wanted.within(in_turn(wanted.states))
     scan = AsyncScan(site, queues, wanted, look=LOOK, after=params.text("after"))
     selection = Selection(states=wanted.states, as_of_us=params.number("as_of", 0, LATEST_US))
     async for seen in scan.each():

@@ -48,13 +48,10 @@ class AsyncSelection:
 
     async def __aiter__(self) -> AsyncIterator[AsyncJob[Any]]:
         left = self._limit
-        seen = set()
         async for found in self._scan(self._wanted.states or tuple(State)).each():
-            if found.id not in seen:  # it may have moved on, and be met in its next state
-                seen.add(found.id)
-                yield AsyncJob(self.queue, found.id, snapshot=found.snapshot)
-                if left is not None and (left := left - 1) == 0:
-                    return
+            yield AsyncJob(self.queue, found.id, snapshot=found.snapshot)
+            if left is not None and (left := left - 1) == 0:
+                return
 
     async def count(self) -> int:
         """Return the number of matching jobs, at most the `limit`."""

@@ -102,6 +102,8 @@ class Scan:
     next: Place | None = None
     """The position to continue from; None at the end."""
     _behind: tuple[str, ...] = ()
+    _met: dict[str, set[str]] = field(default_factory=dict)
+    """By queue, the ids of the lists that were read."""
 
     def run(self, most: int) -> list[FoundJob]:
         """The next jobs that fit, `most` at most."""
@@ -132,11 +134,8 @@ class Scan:
         chosen: dict[str, dict[str, State]] = {}
         left = limit
         for state, queue, id in self._read() if self.wanted.reads_jobs else self.ids():
-            ids = chosen.setdefault(queue, {})
-            if left is not None and id not in ids:
-                left -= 1
-            ids[id] = state  # it may have moved on, and be met in its next state
-            if left == 0:
+            chosen.setdefault(queue, {})[id] = state
+            if left is not None and (left := left - 1) == 0:
                 break
         return chosen
 
@@ -154,6 +153,15 @@ class Scan:
                 self._behind = (id,) if state in MOVING else ()
                 if id in by_id:
                     yield FoundJob(queue, by_id[id]), place
+
+    def _unmet(self, queue: str, fresh: dict[str, int]) -> dict[str, int]:
+        """Those that were not in another list before: a job may move on, and be met there again."""
+        if len(self.wanted.states) == 1:
+            return fresh
+        met = self._met.setdefault(queue, set())
+        fresh = {id: at for id, at in fresh.items() if id not in met}
+        met.update(fresh)
+        return fresh
 
     def _may_hold(self, counts: QueueStats, state: State) -> bool:
         """Whether a list had jobs, or jobs of a list that was read before it may have moved to it.
@@ -188,7 +196,7 @@ class Scan:
                 fresh = paging.read(ids)
                 if self.tick is not None:
                     self.tick(len(fresh))
-                yield state, queue, fresh
+                yield state, queue, self._unmet(queue, fresh)
             paging, self._behind = Paging(), ()
 
 

@@ -49,13 +49,10 @@ class Selection:
 
     def __iter__(self) -> Iterator[Job[Any]]:
         left = self._limit
-        seen = set()
         for found in self._scan(self._wanted.states or tuple(State)).each():
-            if found.id not in seen:  # it may have moved on, and be met in its next state
-                seen.add(found.id)
-                yield Job(self.queue, found.id, snapshot=found.snapshot)
-                if left is not None and (left := left - 1) == 0:
-                    return
+            yield Job(self.queue, found.id, snapshot=found.snapshot)
+            if left is not None and (left := left - 1) == 0:
+                return
 
     def count(self) -> int:
         """Return the number of matching jobs, at most the `limit`."""
