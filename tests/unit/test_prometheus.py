@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from bide.model.latency import Distribution, Family, expose
+from bide.protocol.commands.worker import Settle
 from bide.worker.metrics import (
     LATENESS,
     MOST_TASKS,
@@ -68,6 +71,29 @@ def test_a_bound_belongs_to_the_bucket_below_it(some: list[float], quick: list[f
         counts[sum(bound < seconds for bound in RUN_TIME)] += 1
     assert run_time.counts == counts
     assert math.isclose(run_time.total, sum(some + quick), abs_tol=1e-9)
+
+
+def test_lateness_is_counted_once_and_never_below_zero() -> None:
+    metrics = WorkerMetrics()
+    runs: list[Any] = [
+        SimpleNamespace(
+            task_name="send",
+            metric_label="send",
+            missing=False,
+            late_us=late_us,
+            is_late_counted=False,
+            ran=0.0,
+        )
+        for late_us in (-5.0, 1000.0, 1001.0, 3_600_001_000.0, None)
+    ]
+    metrics.note_start(runs[2])
+    metrics.note_settles([Settle("j1", 1, "complete")] * 5, ["ok"] * 5, runs)
+    lateness = metrics.tasks["send"].lateness
+    assert (lateness.counts[:2], lateness.counts[-1]) == ([2, 1], 1)
+    assert sum(lateness.counts) == 4
+    assert math.isclose(lateness.total, 3600.001 + 0.001 + 0.001001)
+    assert metrics.tasks["send"].settled == {"complete": 5}
+    assert sum(metrics.tasks["send"].run_time.counts) == 0
 
 
 def test_tasks_after_the_first_hundred_share_a_name() -> None:

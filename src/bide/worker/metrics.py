@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 LATENESS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 3600)
 """Upper bounds of the lateness buckets: seconds from due to the first statement."""
 
+_LATENESS_US: Final = tuple(bound * 1e6 for bound in LATENESS)
+
 RUN_TIME: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)
 """Upper bounds of the run time buckets: seconds that a job ran."""
 
@@ -38,10 +40,13 @@ class Histogram(msgspec.Struct, array_like=True):
     counts: list[int]
     total: float = 0.0
 
-    def add_all(self, bounds: Sequence[float], values: list[float]) -> None:
-        """Count measurements, and sort them; a value on a bound belongs to the bucket below it."""
+    def add_all(self, bounds: Sequence[float], values: list[float], unit: float = 1.0) -> None:
+        """Count measurements, and sort them; a value on a bound belongs to the bucket below it.
+
+        The total is in seconds; `unit` is how many of them the unit of bounds and values is.
+        """
         start, end = 0, len(values)
-        self.total += sum(values)
+        self.total += sum(values) * unit
         if values and max(values) <= bounds[0]:  # as the run times of quick jobs
             self.counts[0] += end
             return
@@ -106,8 +111,8 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
 
     def note_start(self, run: RunningJob) -> None:
         """Count how late a job has started that has not ended, unless it is counted already."""
-        if late := _uncounted([run]):
-            self.of(run.metric_label).lateness.add_all(LATENESS, late)
+        if late_us := _uncounted_us([run]):
+            self.of(run.metric_label).lateness.add_all(_LATENESS_US, late_us, 1e-6)
             run.is_late_counted = True
 
     def note_settles(
@@ -142,15 +147,17 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
             self.refused += len(runs)
         else:
             counters.settled[outcome] = counters.settled.get(outcome, 0) + len(runs)
-        counters.lateness.add_all(LATENESS, _uncounted(runs))
+        counters.lateness.add_all(_LATENESS_US, _uncounted_us(runs), 1e-6)
         ran = [run.ran for run in runs if run is not None and run.ran]
         counters.run_time.add_all(RUN_TIME, ran)
 
     def of(self, task: str) -> TaskMetrics:
         """Return the counters of a task."""
-        if task not in self.tasks and len(self.tasks) > MOST_TASKS:
-            task = OTHER
-        return self.tasks.setdefault(task, TaskMetrics())
+        found = self.tasks.get(task)
+        if found is None:
+            name = task if len(self.tasks) <= MOST_TASKS else OTHER
+            found = self.tasks.setdefault(name, TaskMetrics())
+        return found
 
     def add(self, other: WorkerMetrics) -> None:
         """Add the counters of another."""
@@ -161,13 +168,16 @@ class WorkerMetrics(msgspec.Struct, array_like=True):
             self.of(task).add(counters)
 
 
-def _uncounted(runs: Sequence[RunningJob | None]) -> list[float]:
-    """By how many seconds those of the runs started late whose lateness is not counted yet."""
-    return [
-        max(0.0, run.late_us / 1e6)
+def _uncounted_us(runs: Sequence[RunningJob | None]) -> list[float]:
+    """By how many microseconds those runs started late whose lateness is not counted yet."""
+    late_us = [
+        run.late_us
         for run in runs
         if run is not None and run.late_us is not None and not run.is_late_counted
     ]
+    if late_us and min(late_us) < 0:  # by the estimate of the server's clock
+        return [max(0.0, each) for each in late_us]
+    return late_us
 
 
 ByQueue = dict[str, WorkerMetrics]
