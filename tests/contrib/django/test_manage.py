@@ -123,6 +123,13 @@ def test_a_worker_runs_the_tasks_of_all_applications(
 
 
 @pytest.mark.slow
+def test_a_project_without_tasks_is_told_so(project: Path, one_url: str) -> None:
+    (project / "orders/tasks.py").unlink()
+    done = manage(project, "bide", "worker", "--burst", url=one_url)
+    assert "no application of INSTALLED_APPS has a module named tasks" in done.stderr
+
+
+@pytest.mark.slow
 def test_it_is_the_command_line_with_the_server_of_the_settings(
     project: Path, one_url: str
 ) -> None:
