@@ -14,7 +14,7 @@ from django.core.exceptions import PermissionDenied
 from django.test import RequestFactory, override_settings
 
 from bide import Queue
-from bide.contrib.django.dashboard import _page, dashboard
+from bide.contrib.django.dashboard import _on_loop, _page, dashboard
 from bide.contrib.django.management.commands.bide import without_django
 from tests.support.console import environment
 
@@ -232,7 +232,14 @@ def get(one_url: str) -> Iterator[Any]:
     _page.cache_clear()
     with override_settings(ALLOWED_HOSTS=["testserver"]):
         yield get
+        _on_loop(_closed(_page()))
     _page.cache_clear()
+
+
+async def _closed(page: Any) -> None:
+    """Close its connections, as a server does at its end."""
+    async with page.router.lifespan_context(page):
+        pass
 
 
 def test_the_dashboard_answers_below_its_path(get: Any) -> None:
