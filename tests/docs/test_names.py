@@ -90,7 +90,10 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         *("ignore_logger", "set_transaction_name", "set_level", "include_local_variables"),
         "sentry_sdk.flush",
     ),
-    "docs/howto/servers.md": (*("redis.CredentialProvider", "get_credentials"),),
+    "docs/howto/servers.md": (
+        *("redis.CredentialProvider", "get_credentials"),
+        "decode_responses",
+    ),
     "docs/howto/systemd.md": ("WatchdogSec", "EnvironmentFile", "TimeoutStopSec"),
     "docs/howto/timeouts.md": ("requests.get",),
     "docs/howto/sizing.md": ("used_memory", "vm.overcommit_memory", "jobs_per_s", "cpu_seconds"),

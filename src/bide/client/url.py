@@ -17,7 +17,7 @@ that returns the password of each new connection (`bide.client.credentials`).
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis import exceptions as lib
@@ -26,6 +26,15 @@ from redis.backoff import NoBackoff
 from bide.client.config import url_or_prefix
 from bide.errors import UsageError
 from bide.protocol.keys import PREFIX
+
+if TYPE_CHECKING:
+    import redis
+    import redis.asyncio
+
+    RedisClient = redis.Redis | redis.asyncio.Redis
+    """A client of redis-py. A client of valkey-py has the same attributes."""
+else:
+    RedisClient = Any
 
 Kind = Literal["one", "cluster", "sentinel"]
 Address = tuple[str, int]
@@ -187,11 +196,15 @@ _QUERY_PASSWORD: Final = re.compile(
 _PASSWORD_AND_AT: Final = re.compile(r"(://).*[?&](?:sentinel_)?password=.*@.*", re.DOTALL)
 
 
-def resolve_url(url: str | None) -> str:
+def resolve_url(url: str | RedisClient | None) -> str:
     """Return the URL given, otherwise `$BIDE_URL`, `url` of `[tool.bide]`, or the local default.
 
-    Its scheme is one that the client library knows.
+    Its scheme is one that the client library knows. Of a client, it is the URL of its server.
     """
+    if url is not None and not isinstance(url, str):
+        from bide.client.borrow import url_of  # only where a program gives a client
+
+        url = url_of(url)
     found, origin = url_or_prefix("url", url)
     url = found or DEFAULT_URL
     shown = f"{hide_password(url)!r}{origin if found else ''}"

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from bide.client import config
 from bide.client.execute import check_retry_for
-from bide.client.url import resolve_url
+from bide.client.url import RedisClient, resolve_url
 from bide.errors import (
     BideError,
     DuplicateJob,
@@ -97,7 +97,7 @@ class QueueCore(Generic[C]):
     def __init__(
         self,
         name: str,
-        url: str | None,
+        url: str | RedisClient | None,
         prefix: str | None,
         serializer: Codec,
         retry_for: float,
@@ -114,7 +114,7 @@ class QueueCore(Generic[C]):
         self._prefix = None if prefix is None else check_name(prefix, "prefix")
         self._retry_for = check_retry_for(retry_for)
         self._cached_binding: ServerBinding[C] | None = None
-        self._permit = Permit(url)
+        self._permit = Permit(self._url)
         self._defaults: Mapping[str, Any] = {}
         """Options of the queue's jobs that neither the task nor the call has."""
         self._declared: QueueSettings = {}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bide.client import aio
 from bide.client.coalesce import Coalescer, PerLoop
 from bide.client.pubsub import AsyncWakeListener
+from bide.client.url import RedisClient
 from bide.errors import BideError, UsageError
 from bide.model.events import Event
 from bide.model.ids import short_id
@@ -55,7 +56,12 @@ class AsyncQueueSide(QueueCore[aio.AsyncClient]):
     """The part of an awaited queue that differs from a blocking one."""
 
     def __init__(
-        self, name: str, url: str | None, prefix: str | None, serializer: Codec, retry_for: float
+        self,
+        name: str,
+        url: str | RedisClient | None,
+        prefix: str | None,
+        serializer: Codec,
+        retry_for: float,
     ) -> None:
         super().__init__(name, url, prefix, serializer, retry_for)
         self._listeners: set[AsyncEventListenerSide] = set()

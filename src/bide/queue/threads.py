@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bide.client import blocking
 from bide.client.pubsub import WakeListener
+from bide.client.url import RedisClient
 from bide.errors import BideError
 from bide.model.events import Event
 from bide.model.job import Snapshot
@@ -47,7 +48,12 @@ class QueueSide(QueueCore[blocking.Client]):
     """The part of a blocking queue that differs from an awaited one."""
 
     def __init__(
-        self, name: str, url: str | None, prefix: str | None, serializer: Codec, retry_for: float
+        self,
+        name: str,
+        url: str | RedisClient | None,
+        prefix: str | None,
+        serializer: Codec,
+        retry_for: float,
     ) -> None:
         super().__init__(name, url, prefix, serializer, retry_for)
         self._listeners: set[EventListenerSide] = set()

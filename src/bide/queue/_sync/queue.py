@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from bide.client import blocking, config
 from bide.client.execute import RETRY_FOR
+from bide.client.url import RedisClient
 from bide.errors import BideError, DuplicateJob
 from bide.model.constraints import Constraints, RunIf
 from bide.model.context import current_job
@@ -76,7 +77,7 @@ class Queue(threads.QueueSide):
         self,
         name: str = "default",
         *,
-        url: str | None = None,
+        url: str | RedisClient | None = None,
         prefix: str | None = None,
         serializer: Codec = "json",
         retry_for: float = RETRY_FOR,
@@ -89,7 +90,9 @@ class Queue(threads.QueueSide):
         Args:
             name: the queue's name, without braces, spaces or control characters.
             url: the server. Without it, bide takes `$BIDE_URL`, then the `url` of `[tool.bide]` in
-                pyproject.toml, then redis://127.0.0.1:6379/0.
+                pyproject.toml, then redis://127.0.0.1:6379/0. You can also give a client of
+                redis-py or valkey-py: bide takes its address, login and TLS options, and makes
+                connections of its own.
             prefix: the prefix of all keys, which separates applications that share a server.
                 Without it, bide takes `$BIDE_PREFIX`, then the `prefix` of `[tool.bide]`, then
                 `bide`.

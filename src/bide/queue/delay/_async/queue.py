@@ -10,7 +10,7 @@ from typing import Any, Final
 from bide.client import aio, config
 from bide.client.execute import RETRY_FOR
 from bide.client.pubsub import AsyncWakeListener
-from bide.client.url import GOODBYE
+from bide.client.url import GOODBYE, RedisClient
 from bide.errors import BideError, PayloadError, UsageError
 from bide.logs import Log
 from bide.model.durations import Duration, to_us
@@ -74,7 +74,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         self,
         name: str,
         *,
-        url: str | None = None,
+        url: str | RedisClient | None = None,
         prefix: str | None = None,
         retry_for: float = RETRY_FOR,
         previous: Duration = 0,
