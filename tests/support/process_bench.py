@@ -112,8 +112,7 @@ class Shared(ProcessBench):
         SHARED.add(self._mark)
         self._address = urlsplit(self.queue._client.url).path
         SHARED_SERVERS.add(self._address)
-        count = len(pool.slots) * (2 if self.executor == "fork" else 1)
-        eventually(lambda: len(forked_by(pool._fork_server.pid)) == count)
+        eventually(lambda: len(forked_by(pool._fork_server.pid)) == len(pool.slots))
         self._fresh = self._open()
         return self
 

@@ -204,29 +204,3 @@ def test_the_first_job_that_ends_says_how_long_jobs_take(bench: ProcessBench) ->
         since = time.monotonic()
         assert bench.queue.enqueue(hostile.ran).wait(60) == "ran"
         assert 0 < held._prefetch._mean < time.monotonic() - since
-
-
-@pytest.mark.slow
-def test_children_that_were_forked_in_advance(bench: ProcessBench) -> None:
-    """Nobody counts on one: what it was to run, the next one runs."""
-    with bench.at_work() as worker:
-        for _ in range(3):
-            for pid in spares(worker):
-                os.kill(pid, signal.SIGKILL)
-            jobs = [bench.queue.enqueue(hostile.ran) for _ in range(5)]
-            assert [job.wait(60) for job in jobs] == ["ran"] * 5
-    assert all(job.refresh().attempts == () for job in jobs)
-
-
-def spares(worker: Any, but: int = 0) -> list[int]:
-    """The children that wait for a slot, once all are there; `but` is something else."""
-    wanted = len(children(worker)) if pool_of(worker)._setting.executor == "fork" else 0
-    fork_server = pool_of(worker)._fork_server.pid
-
-    def found() -> list[int]:
-        with open(f"/proc/{fork_server}/task/{fork_server}/children") as file:
-            there = {int(pid) for pid in file.read().split()} - {but}
-        return sorted(pid for pid in there - {*children(worker)} if not linux.is_idle(pid))
-
-    eventually(lambda: len(found()) == wanted)
-    return found()

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from bide import State
 from tests.chaos.processes import hostile
-from tests.chaos.processes.test_killed import spares
 from tests.support.process_bench import ProcessBench, Shared
 from tests.support.workers import eventually
 
@@ -48,17 +46,6 @@ def test_what_a_dead_child_leaves_is_swept_and_a_living_ones_is_left_alone(
     eventually(lambda: not is_there(note.what[1]))
     shared.open(name)
     assert mine.wait(60), "it lives"
-
-
-@pytest.mark.parametrize("executor", ["fork"], indirect=True)
-def test_those_that_were_forked_in_advance_are_not_swept(bench: ProcessBench) -> None:
-    with bench.at_work() as worker:
-        dead = bench.queue.enqueue_call(hostile.daemon_and_die, on_crash="fail")
-        (note,) = bench.wait("daemon", id=dead.id)
-        eventually(lambda: dead.refresh().status == State.FAILED)
-        before = set(spares(worker, but=note.what[1]))
-        eventually(lambda: not is_there(note.what[1]))
-        assert before & set(spares(worker)), "one may have got a slot, and the other waits on"
 
 
 def test_children_reap_what_they_adopt(bench: ProcessBench) -> None:

@@ -14,7 +14,7 @@ from bide import State
 from bide.worker.executors.processes import LOOK_EVERY
 from bide.worker.processes import ipc, pool
 from tests.chaos.processes import hostile
-from tests.chaos.processes.test_killed import children, pool_of, spares
+from tests.chaos.processes.test_killed import children, pool_of
 from tests.support.process_bench import PROCESS, ProcessBench
 from tests.support.workers import eventually
 
@@ -30,9 +30,9 @@ def successor(worker: Any, child: int) -> int:
 
 
 def of_fork_server(worker: Any) -> list[int]:
-    """All that a fork server has forked, but those in advance."""
+    """All that a fork server has forked."""
     with open(f"/proc/{(pid := pool_of(worker)._fork_server.pid)}/task/{pid}/children") as file:
-        return sorted({int(child) for child in file.read().split()} - {*spares(worker)})
+        return sorted(map(int, file.read().split()))
 
 
 def test_a_fork_server_makes_one_child_a_slot_however_often_it_is_told(bench: ProcessBench) -> None:

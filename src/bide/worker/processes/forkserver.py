@@ -2,9 +2,7 @@
 
 It starts as a new process and imports the served modules once. After that it only forks, reaps and
 reports. If a child has run its last job, the fork server replaces it before it exits, because an
-exit takes as long as a short job. If a child has died, the worker decides when to replace it. With
-one job per child, the next children are forked while others run (`PreforkedChild`). So no job waits
-for a fork: a preforked child waits at its start pipe for its slot.
+exit takes as long as a short job. If a child has died, the worker decides when to replace it.
 
 If the worker has ended, the control socket ends. The fork server then kills its children, the
 processes that they started, and orphans of these, which become children of the fork server.
@@ -26,8 +24,7 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from bide import logs
 from bide.client import config
@@ -59,21 +56,6 @@ from bide.worker.processes.ipc import (
 from bide.worker.processes.job_table import JobTable
 from bide.worker.processes.linux import use_huge_pages
 
-
-class PreforkedChild(NamedTuple):
-    """A forked child that waits for its slot, as the fork server sees it."""
-
-    pid: int
-    start_pipe: int
-    """The pipe end on which the child's slot is written."""
-
-    def start(self, slot: int) -> None:
-        """Send the child its slot; if it has died meanwhile, it is reaped like any other."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self.start_pipe, slot.to_bytes(4))
-        os.close(self.start_pipe)
-
-
 WARMUP_RUNS: Final = 12
 """Runs after which Python has specialised the code and filled its caches."""
 
@@ -101,6 +83,8 @@ def warm_up(setting: Setting) -> None:
 
 log = Log("bide.worker")
 
+_START: Final = b"."
+
 SWEEP_AFTER: Final = 0.5
 """Seconds from a child's death to the search for processes that it left behind."""
 
@@ -121,11 +105,9 @@ class ForkServer:
         self._slots: dict[int, int] = {}
         self._ending: set[int] = set()
         """Children that have handed their slots over and have not ended yet."""
-        self._preforked: deque[PreforkedChild] = deque()
-        self._preforked_target = self._table.rows if setting.executor == "fork" else 0
-        self._has_no_process = False
         self._sweep_at = 0.0
-        if setting.executor == "fork":
+        self._forks_often = setting.executor == "fork"
+        if self._forks_often:
             warm_up(setting)
         set_title(f"bide fork server of {setting.worker}")
         served = TaskRegistry(setting.modules)
@@ -159,7 +141,7 @@ class ForkServer:
         lifespan.preload()
         gc.collect()
         gc.freeze()  # children then do not copy pages that the collector would touch
-        if self._preforked_target:
+        if self._forks_often:
             use_huge_pages()
         requests, control = Reader(self._control), self._control.fileno()
         try:
@@ -167,15 +149,7 @@ class ForkServer:
                 wait = None
                 if self._sweep_at:
                     wait = max(0.0, self._sweep_at - time.monotonic())
-                lacks = len(self._preforked) < self._preforked_target and not self._has_no_process
-                ready, _, _ = select.select(
-                    [control, reader, self._handover_pipe], [], [], 0 if lacks else wait
-                )
-                if lacks and not ready:
-                    try:
-                        self._preforked.append(self._fork())
-                    except OSError:  # `_spawn` reports the error when it needs a child
-                        self._has_no_process = True
+                ready, _, _ = select.select([control, reader, self._handover_pipe], [], [], wait)
                 if self._handover_pipe in ready:
                     self._replace_retiring()
                 if reader in ready:
@@ -190,7 +164,7 @@ class ForkServer:
                 if self._sweep_at and time.monotonic() >= self._sweep_at:
                     self._sweep()
         finally:
-            for pid in (*self._slots, *self._ending, *(child.pid for child in self._preforked)):
+            for pid in (*self._slots, *self._ending):
                 linux.kill_session(pid)
             linux.kill_children()
 
@@ -198,15 +172,16 @@ class ForkServer:
         if slot in self._slots.values():
             return
         self._table.row(slot).end()
-        self._has_no_process = False
         try:
-            preforked = self._preforked.popleft() if self._preforked else self._fork()
+            pid, start_pipe = self._fork(slot)
         except OSError as error:
             self._report(SpawnFailed(f"no process can be started: {error}", slot))
             return
-        self._slots[preforked.pid] = slot
-        self._report(Spawned(slot, preforked.pid))
-        preforked.start(slot)
+        self._slots[pid] = slot
+        self._report(Spawned(slot, pid))
+        with contextlib.suppress(BrokenPipeError):  # it has died, and is reaped like any other
+            os.write(start_pipe, _START)
+        os.close(start_pipe)
 
     def _replace_retiring(self) -> None:
         """Start a child in the slot of a child that is about to end."""
@@ -216,8 +191,12 @@ class ForkServer:
             self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
             self._spawn(self._slots.pop(pid))
 
-    def _fork(self) -> PreforkedChild:
-        """Fork a child that waits for its slot."""
+    def _fork(self, slot: int) -> tuple[int, int]:
+        """Fork a child, which waits until the worker knows it.
+
+        Returns:
+            Its process id, and the pipe end on which it is told to start.
+        """
         me = os.getpid()
         outlet, start_pipe = os.pipe()
         try:
@@ -228,20 +207,15 @@ class ForkServer:
             raise
         os.close(outlet if pid else start_pipe)
         if pid:
-            return PreforkedChild(pid, start_pipe)
+            return pid, start_pipe
         self._control.close()
-        for fd in (
-            *self._wakeup_pipe,
-            self._handover_pipe,
-            *(preforked.start_pipe for preforked in self._preforked),
-        ):
+        for fd in (*self._wakeup_pipe, self._handover_pipe):
             os.close(fd)
         set_up(me)
-        start = os.read(outlet, 4)
+        start = os.read(outlet, len(_START))
         os.close(outlet)
         if not start:  # the fork server has died
             os._exit(0)
-        slot = int.from_bytes(start)
         run_child(self._child, slot, self._table.row(slot))
 
     def _reap(self) -> None:
@@ -257,8 +231,7 @@ class ForkServer:
                 os.killpg(pid, signal.SIGKILL)  # until it is reaped, its id is not reused
             _, status, usage = os.wait4(pid, 0)
             slot = self._slots.pop(pid, None)
-            if slot is None and pid not in self._ending:  # an orphan, or a preforked child
-                self._forget(pid)
+            if slot is None and pid not in self._ending:  # an orphan
                 continue
             self._sweep_at = self._sweep_at or time.monotonic() + SWEEP_AFTER
             if slot is None:
@@ -268,21 +241,12 @@ class ForkServer:
             else:
                 self._report(Exited(slot, pid, status, usage.ru_maxrss * 1024))
 
-    def _forget(self, pid: int) -> None:
-        for preforked in [preforked for preforked in self._preforked if preforked.pid == pid]:
-            self._preforked.remove(preforked)
-            os.close(preforked.start_pipe)
-
     def _sweep(self) -> None:
         """Kill processes that dead children left behind, but not processes that imports started."""
         self._sweep_at = 0.0
         found = linux.children()
         self._children_of_imports.intersection_update(found)
-        spared = {
-            *self._slots,
-            *(preforked.pid for preforked in self._preforked),
-            *self._children_of_imports,
-        }
+        spared = {*self._slots, *self._children_of_imports}
         for pid in found:
             if pid not in spared:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
