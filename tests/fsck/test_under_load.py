@@ -35,15 +35,18 @@ def site(one_url: str) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_verb_leaves_anything_to_be_found(one_url: str, seed: int, site: Site) -> None:
+def test_no_verb_leaves_anything_to_be_found(
+    one_url: str, seed: int, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever is done, and however the clock is set."""
-    site.client = blocking.Client(one_url, clock=TEST_CLOCK)
+    monkeypatch.setattr(site, "client", blocking.Client(one_url, clock=TEST_CLOCK))
     workload = Workload(one_url, "mail", seed)
     with closing(Queue("mail", url=one_url)) as queue:
         queue.enqueue("app:task")  # so that it is in the list of queues
     for step, verb in enumerate(workload.steps(STEPS)):
         assert list(look(site, (), step % 2 == 1)) == [], f"step {step}: {verb}"
     workload.close()
+    site.client.close()
 
 
 def test_a_parent_that_is_removed_piece_by_piece_is_no_error(one_url: str, site: Site) -> None:

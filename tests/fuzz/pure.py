@@ -54,7 +54,7 @@ from bide.protocol.keys import keys_of
 from bide.queue.delay import ItemInfo
 from bide.queue.explain import Read, explain
 from bide.queue.job_view import JobView
-from bide.queue.select import read_value
+from bide.queue.select import FoundJob, read_value
 from bide.tasks.task import TaskRegistry
 from bide.views import job
 from bide.views import schedules as schedule_report
@@ -234,7 +234,7 @@ def look_at(snapshot: Snapshot) -> None:
         if not name.startswith("_"):
             with contextlib.suppress(BideError):
                 getattr(view, name)
-    seen = job.FoundJob("mail", snapshot)
+    seen = FoundJob("mail", snapshot)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         _print(seen, explain(Read("mail", snapshot, _COUNTS, [])), "")
         echo_json(job.full(seen))

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from bide.protocol.commands.worker import Claim, Claimed
+from bide.model.job import Claimed
+from bide.protocol.commands.worker import Claim
 from bide.protocol.keys import keys_of
 from bide.worker.queue_state import QueueState
 from bide.worker.run.running_job import RunningJob
