@@ -57,6 +57,7 @@ class Machine(RuleBasedStateMachine):
         self.task = self.shop.queue.task(name="work")(work)
         self.sender = Sender(self.server.url)
         self.session: Session | None = None
+        self.is_sent = True
         self.written: list[tuple[str, str]] = []
         self.expected: dict[str, str] = {}
         """The state of each job, once all committed rows are sent."""
@@ -75,17 +76,21 @@ class Machine(RuleBasedStateMachine):
 
     # -- writing
 
-    @rule(job=st.sampled_from(JOBS), verb=st.sampled_from(VERBS))
-    def write(self, job: str, verb: str) -> None:
+    @rule(changes=st.lists(st.tuples(st.sampled_from(JOBS), st.sampled_from(VERBS)), min_size=1))
+    def write(self, changes: list[tuple[str, str]]) -> None:
         if self.session is None:
             self.session = Session(self.shop.engine)
+        for job, verb in changes:
+            self._write(self.session, job, verb)
+
+    def _write(self, session: Session, job: str, verb: str) -> None:
         outbox, queue = self.shop.outbox, self.shop.queue
         if verb == "enqueue":
-            outbox.enqueue(self.session, self.task.options(job_id=job, delay="1h"), 1)
+            outbox.enqueue(session, self.task.options(job_id=job, delay="1h"), 1)
         elif verb == "reschedule":
-            outbox.reschedule(self.session, queue, job, delay="2h")
+            outbox.reschedule(session, queue, job, delay="2h")
         else:
-            getattr(outbox, verb)(self.session, queue, job)
+            getattr(outbox, verb)(session, queue, job)
         self.written.append((job, verb))
 
     @precondition(lambda self: self.session)
@@ -97,7 +102,7 @@ class Machine(RuleBasedStateMachine):
         if not fast:
             self.session.info.clear()
         self.session.commit()
-        self.session = None
+        self.session, self.is_sent = None, False
         for job, verb in self.written:
             state = self.expected.get(job)
             if verb == "enqueue":
@@ -137,10 +142,11 @@ class Machine(RuleBasedStateMachine):
             assert len(self.shop.rows()) == waiting
         dying.close()
 
-    @precondition(lambda self: not self.session)
+    @precondition(lambda self: not self.session and not self.is_sent)
     @rule()
     def drain(self) -> None:
         self.shop.outbox.relay(burst=True)
+        self.is_sent = True
         assert self.shop.rows() == []
         found = self.shop.queue.fetch_many(JOBS)
         assert {job.id: str(job.status) for job in found if job} == self.expected

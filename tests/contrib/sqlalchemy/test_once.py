@@ -257,11 +257,9 @@ def test_a_job_that_fails_after_its_commit_is_charged_once(shop: Shop) -> None:
 
     with shop.begin() as session:
         id = shop.outbox.enqueue(session, charge_order, 5)
-    worker = Worker(queues=[shop.queue])
-    worker.run(burst=True)
-    if shop.queue.fetch(id).status == "delayed":
-        shop.queue.promote_many([id])
+    while shop.queue.fetch(id).status != "completed":
         Worker(queues=[shop.queue]).run(burst=True)
+        shop.queue.promote_many([id])
     assert shop.queue.fetch(id).result == {"charged": "9.50"}
     assert [first for _, (first, _) in attempts] == [True, False]
     assert attempts[0][0] < attempts[1][0]

@@ -112,6 +112,7 @@ class Outbox:
         self._blocking = Sender(url)
         self._awaited = Sender(url, await_only)
         self._rests_until = 0.0
+        self._insert_one: Final = sa.insert(self.tables.outbox)
 
     def __repr__(self) -> str:
         return f"Outbox({self.tables.outbox.key!r})"
@@ -510,7 +511,7 @@ class Outbox:
         check_dialect(bind.dialect)
         numbers: Sequence[int]
         if len(rows) == 1:
-            done = session.execute(sa.insert(table), rows[0]._asdict())
+            done = session.execute(self._insert_one, rows[0]._asdict())
             numbers = [done.inserted_primary_key[0]]  # type: ignore[attr-defined]
         else:
             insert = sa.insert(table).returning(table.c.id, sort_by_parameter_order=True)

@@ -49,7 +49,11 @@ def round_of(
             if connection.scalar(sa.select(table.c.id).limit(1)) is None:
                 return Round()
             connection.rollback()
-        found = connection.execute(claim(table, engine.dialect, numbers, most)).all()
+        statement = claim(table, engine.dialect.name, numbers is not None)
+        values: dict[str, Any] = {"most": most}
+        if numbers is not None:
+            values["numbers"] = numbers
+        found = connection.execute(statement, values).all()
         if not found:
             return Round()
         outcome = sender.send([read_written(row) for row in found])
@@ -57,8 +61,8 @@ def round_of(
             return Round(len(found), 0, outcome.down)  # a rollback puts the rows back
         for row in found:
             if (error := outcome.errors.get(row.id)) is not None:
-                values = {name: getattr(row, name) for name in KEPT}
-                _put_back(connection, table, values, error)
+                kept = {name: getattr(row, name) for name in KEPT}
+                _put_back(connection, table, kept, error)
         connection.commit()
     return Round(len(found), len(found) - len(outcome.errors), outcome.down)
 

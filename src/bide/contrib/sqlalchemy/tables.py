@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -110,19 +110,18 @@ KEPT: Final = ("id", "written_us", "tries", *Row._fields)
 """The columns of a row that is put back."""
 
 
-def claim(
-    table: sa.Table, dialect: sa.Dialect, numbers: Sequence[int] | None, most: int
-) -> sa.Executable:
+@lru_cache(maxsize=64)
+def claim(table: sa.Table, database: str, of_numbers: bool) -> sa.Executable:
     """Return the statement that removes rows to send, and returns them; a rollback restores them.
 
     The transaction has the locks of these rows until it ends, so no other sender has them. A row
-    that others send now is skipped. A row that follows another of its job or key is not taken.
+    that others send now is skipped. A row that follows another of its job or key is not taken. The
+    statement has the parameter `most`, the maximum number of rows.
 
     Args:
         table: the outbox.
-        dialect: of the database.
-        numbers: only these rows; None for any.
-        most: maximum number of rows.
+        database: the name of its dialect.
+        of_numbers: whether only the rows of the parameter `numbers` are taken.
     """
     row, earlier = table.alias("row"), table.alias("earlier")
     before = sa.and_(
@@ -137,10 +136,11 @@ def claim(
         ~follows_job,
         sa.or_(row.c.dedup.is_(None), ~follows_key),
     ]
-    if numbers is not None:
-        which.append(row.c.id.in_(numbers))
+    if of_numbers:
+        which.append(row.c.id.in_(sa.bindparam("numbers", expanding=True)))
+    most = sa.bindparam("most", type_=sa.Integer)
     chosen = sa.select(row.c.id).where(*which).order_by(row.c.id).limit(most)
-    if dialect.name == "postgresql":
+    if database == "postgresql":
         # In a WITH of its own, as a subselect with LIMIT may be evaluated more than once.
         locked = chosen.with_for_update(skip_locked=True).cte("chosen")
         chosen = sa.select(locked.c.id)
