@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contrib.sqlalchemy.desk import BALANCED
+from tests.contrib.sqlalchemy.desk import BALANCED, PARTS
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,11 +23,20 @@ ROOT = Path(__file__).parents[3]
         ("worker", ("paid",), 8),
     ],
 )
+@pytest.mark.parametrize("part", range(1, PARTS + 1))
 def test_a_process_is_killed_at_each_of_its_steps(
-    actor: str, ends: tuple[str, ...], steps: int, database: str, one_url: str
+    actor: str, ends: tuple[str, ...], steps: int, part: int, database: str, one_url: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.contrib.sqlalchemy.desk", actor, database, one_url],
+        [
+            sys.executable,
+            "-m",
+            "tests.contrib.sqlalchemy.desk",
+            actor,
+            database,
+            one_url,
+            f"{part}",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -36,7 +45,9 @@ def test_a_process_is_killed_at_each_of_its_steps(
     )
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert len(found) > steps, "each statement, each commit and each round trip has two steps"
+    assert len(found) * PARTS > steps, (
+        "each statement, each commit and each round trip has two steps"
+    )
     allowed = [BALANCED[name] for name in ends]
     assert [kept for kept in found if kept not in allowed] == []
     seen = [name for name in ends if BALANCED[name] in found]
