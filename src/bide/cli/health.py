@@ -17,7 +17,14 @@ from typing import Final, Literal, NamedTuple
 
 import click
 
-from bide.cli.options import flag, json_option, option, queues_option, site_options
+from bide.cli.options import (
+    flag,
+    import_from_here,
+    json_option,
+    option,
+    queues_option,
+    site_options,
+)
 from bide.cli.screen import Cell, count, echo, echo_json, hanging
 from bide.cli.server import delayed_on_rq, memory, queues_with_keys
 from bide.client.coalesce import ReadThroughCache
@@ -36,6 +43,7 @@ from bide.protocol.commands.queues import WorkerInfo
 from bide.views._sync import Site
 from bide.views.params import report
 from bide.views.timeline import overdue
+from bide.worker.outbox import OutboxLike, load_outbox
 from bide.worker.supervisor import Metrics, serve
 
 
@@ -282,8 +290,11 @@ WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
 @option(
     "--host", "", "The interface for --port; 0.0.0.0 lets other machines in.  [default: 127.0.0.1]"
 )
+@option("--outbox", "OUTBOX", "Outbox whose rows are counted too: shop.db:outbox.")
 @site_options
-def metrics(queues: tuple[str, ...], port: int | None, host: str | None, site: Site) -> None:
+def metrics(
+    queues: tuple[str, ...], port: int | None, host: str | None, outbox: str | None, site: Site
+) -> None:
     """Print what queues hold, for Prometheus.
 
     One scrape target for a server is enough. Workers report their own metrics at /metrics of their
@@ -291,18 +302,24 @@ def metrics(queues: tuple[str, ...], port: int | None, host: str | None, site: S
     """
     if host and port is None:
         raise click.UsageError("--host is where --port answers; give that too: --port 9109.")
+    found = None
+    if outbox is not None:
+        import_from_here()
+        found = load_outbox(outbox)
     if port is None:
-        click.echo(queue_metrics(site, queues), nl=False)
+        click.echo(all_metrics(site, queues, found), nl=False)
     else:
-        asyncio.run(_serve(site, queues, host or "127.0.0.1", port))
+        asyncio.run(_serve(site, queues, found, host or "127.0.0.1", port))
 
 
-async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> None:
+async def _serve(
+    site: Site, queues: Sequence[str], outbox: OutboxLike | None, host: str, port: int
+) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     try:
-        server = await serve(host, port, {}, answering(site, queues))
+        server = await serve(host, port, {}, answering(site, queues, outbox))
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         raise ServerRefused(f"Nothing can listen on {host}, port {port}: {error}.") from None
     where, number = server.sockets[0].getsockname()[:2]
@@ -313,10 +330,26 @@ async def _serve(site: Site, queues: Sequence[str], host: str, port: int) -> Non
     server.close()
 
 
-def answering(site: Site, queues: Sequence[str]) -> Metrics:
+def answering(site: Site, queues: Sequence[str], outbox: OutboxLike | None = None) -> Metrics:
     """Return what answers a scrape; scrapes at the same time share one read of the server."""
     reads = ReadThroughCache[str](0)
-    return lambda: reads.read("", lambda: asyncio.to_thread(queue_metrics, site, queues))
+    return lambda: reads.read("", lambda: asyncio.to_thread(all_metrics, site, queues, outbox))
+
+
+def all_metrics(site: Site, queues: Sequence[str], outbox: OutboxLike | None) -> str:
+    """Return the figures of queues and of an outbox, as text for Prometheus."""
+    text = queue_metrics(site, queues)
+    if outbox is None:
+        return text
+    stats = outbox.stats()
+    rows = [({"state": "waiting"}, stats.waiting), ({"state": "refused"}, stats.refused)]
+    age = "Seconds since the oldest waiting row of the outbox was written."
+    return text + expose(
+        [
+            Family("bide_outbox_rows", "gauge", "Rows of the outbox that were not sent.", rows),
+            Family("bide_outbox_age_seconds", "gauge", age, [({}, stats.age)]),
+        ]
+    )
 
 
 def queue_metrics(site: Site, queues: Sequence[str]) -> str:

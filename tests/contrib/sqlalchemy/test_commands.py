@@ -126,6 +126,19 @@ def test_a_relay_in_a_worker(shop: Shop, home: Path, name: str, more: list[str])
         assert shop.queue.fetch("a").wait(timeout=60) == 8
 
 
+@pytest.mark.parametrize("name", ["outbox", "awaited"])
+def test_metrics_count_the_rows(shop: Shop, home: Path, name: str) -> None:
+    write(shop, "a", "lost")
+    shop.outbox.relay(burst=True)
+    write(shop, "b", "c")
+    apart = {"PYTHONHASHSEED": "0"}  # in a process of its own
+    text = said(bide(home, "metrics", "--outbox", f"shop:{name}", url=shop.url, **apart))
+    found = dict(line.rsplit(" ", 1) for line in text.splitlines() if "outbox" in line[:15])
+    assert found['bide_outbox_rows{state="waiting"}'] == "2"
+    assert found['bide_outbox_rows{state="refused"}'] == "1"
+    assert float(found["bide_outbox_age_seconds"]) > 0
+
+
 def test_a_burst_sends_first_and_then_works(shop: Shop, home: Path) -> None:
     write(shop, "a")
     done = bide(home, "worker", "shop", "--burst", "--outbox", "shop:outbox", url=shop.url)
