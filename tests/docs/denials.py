@@ -28,6 +28,8 @@ FEATURES: Final[dict[str, str]] = {
     r"dashboards?": "bide web",
     r"metrics": "bide metrics",
     r"rq cron": "bide cron ls",
+    r"lifo": "lifo=",
+    r"pauses? of (?:one|a) worker": "bide workers pause",
 }
 """Words for features, and a name that bide has for each."""
 

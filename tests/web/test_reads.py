@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bide import DelayQueue, Queue, Worker, current_job
+from bide.protocol.commands.queues import WorkerReport, heartbeat
+from bide.protocol.keys import keys_of
 from bide.web import app
 from tests.support.serving import Page, serve
 
@@ -417,3 +419,15 @@ def test_from_when_to_when_a_job_was_rescheduled(page: Page, mail: Queue) -> Non
     assert told == sorted(told)
     assert text.count("Rescheduled") == 3
     assert text.rindex("Rescheduled") > text.index("Attempt 1 failed")
+
+
+def test_a_paused_worker_is_shown_as_paused(page: Page, mail: Queue) -> None:
+    mail.enqueue(fine, 1)
+    for name, paused in (("web1", False), ("web2", True)):
+        about = WorkerReport("host", 1, ["mail"], "auto", 5, 1, "1", paused=paused)
+        mail._client.run(heartbeat(keys_of(None), name, about))
+    text = page.get("/workers").text
+    assert text.count(">paused<") == 1
+    assert text.index("web2") < text.index(">paused<")
+    told = {one["name"]: one["paused"] for one in page.get("/api/workers").json["workers"]}
+    assert told == {"web1": False, "web2": True}
