@@ -59,7 +59,8 @@ def dashboard(
     """
     found = role(request)
     if found is None:
-        if request.user.is_authenticated:
+        user = getattr(request, "user", None)
+        if user is None or user.is_authenticated:
             raise PermissionDenied
         from django.contrib.auth.views import redirect_to_login  # needs the app of its models
 
@@ -71,6 +72,7 @@ def dashboard(
 
 async def _answer(request: HttpRequest, path: str, role: str) -> HttpResponse:
     body, response = request.body, HttpResponse()
+    headers: Any = request.headers
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> dict[str, Any]:
@@ -99,7 +101,7 @@ async def _answer(request: HttpRequest, path: str, role: str) -> HttpResponse:
         "query_string": request.META.get("QUERY_STRING", "").encode("latin-1"),
         "headers": [
             (name.lower().encode("latin-1"), value.encode("latin-1"))
-            for name, value in {**request.headers, "Host": request.get_host()}.items()
+            for name, value in (("Host", request.get_host()), *headers.items())
         ],
         "client": (request.META.get("REMOTE_ADDR", ""), 0),
         "server": (request.META.get("SERVER_NAME", ""), int(request.META.get("SERVER_PORT") or 80)),
