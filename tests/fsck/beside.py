@@ -167,6 +167,9 @@ BESIDE = [
         for value in ("", "x", "{}", "17", "9999999999999999 {}")
     ),
     case("a stop at no time", ("HSET", "@workers", "w1 stop", "x"), finds=("workers", "w1 stop")),
+    case(
+        "a pause at no time", ("HSET", "@workers", "w1 pause", "x"), finds=("workers", "w1 pause")
+    ),
     *(
         case(
             f"{name} of another type",

@@ -21,7 +21,7 @@ from bide.protocol.commands import fsck as fsck_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared
-from bide.protocol.keys import GLOBAL
+from bide.protocol.keys import GLOBAL, keys_of
 from tests.fsck import beside, in_groups, jobs
 from tests.fsck.case import Case
 from tests.fsck.conftest import BODY, EVERYWHERE, KEYS, Full, key
@@ -135,6 +135,13 @@ def test_one_that_has_begun_need_not_be_looked_at_when_it_would_expire(full: Ful
     assert "begun" in full.claim("w6", 2)
     assert full.settle("begun", "retry", "+3600000000", b"") == "ok"
     full.do("ZREM", "@expiring", "begun")  # as the claim does that comes when it would have
+    assert full.found() == set()
+
+
+def test_workers_that_are_asked_to_pause_or_to_stop_are_no_error(full: Full) -> None:
+    everywhere = keys_of(None)
+    full.run(queue_commands.worker_pause(everywhere, ["w1"], paused=True))
+    full.run(queue_commands.worker_stop(everywhere, ["w1"]))
     assert full.found() == set()
 
 
