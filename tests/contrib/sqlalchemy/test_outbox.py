@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -293,3 +295,14 @@ def test_two_threads_do_not_wait_for_each_other(shop: Shop) -> None:
         assert time.monotonic() - started < 5
         assert shop.ids() == {"quick"}
     assert shop.ids() == {"quick", "slow"}
+
+
+def test_alembic_sees_the_tables(shop: Shop) -> None:
+    Base.metadata.drop_all(shop.engine)
+    with shop.engine.connect() as connection:
+        context = MigrationContext.configure(connection)
+        added = compare_metadata(context, Base.metadata)
+        tables = {change[1].name for change in added if change[0] == "add_table"}
+        assert {"bide_outbox", "bide_done"} <= tables
+        Base.metadata.create_all(connection)
+        assert compare_metadata(context, Base.metadata) == []

@@ -313,22 +313,38 @@ def test_two_relays_and_four_producers(shop: Shop) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("server_too", [False, True])
 def test_the_relay_waits_for_the_database(
-    one_url: str, caplog: pytest.LogCaptureFixture, postgres: Postgres
+    tmp_server: Callable[..., Server],
+    caplog: pytest.LogCaptureFixture,
+    postgres: Postgres,
+    server_too: bool,
 ) -> None:
     caplog.set_level(logging.INFO, "bide")
     with Postgres() as own:
         engine = sa.create_engine(own.url())
-        shop = Shop(engine, one_url)
+        server = tmp_server()
+        shop = Shop(engine, server.url)
         task = shop.queue.task(work)
         shop.outbox.fast = False
+        with shop.begin() as session:
+            shop.outbox.enqueue(session, task.options(job_id="before"), 1)
         with relaying(shop.outbox):
+            eventually(lambda: shop.ids() == {"before"})
+            if server_too:
+                server.kill()
             own.stop()
             eventually(lambda: any("the outbox waits" in text for text in caplog.messages))
             own.start()
             engine.dispose()
             with shop.begin() as session:
                 shop.outbox.enqueue(session, task.options(job_id="a"), 1)
-            eventually(lambda: shop.ids() == {"a"})
+            if server_too:
+                eventually(
+                    lambda: any("Cannot reach the server" in text for text in caplog.messages)
+                )
+                server.restart()
+            eventually(lambda: "a" in shop.ids())
+            eventually(lambda: not shop.rows())
         engine.dispose()
         shop.queue.close()
