@@ -15,7 +15,7 @@ import click
 import redis
 
 from bide.cli import production
-from bide.cli.options import json_option, site_options
+from bide.cli.options import import_from_here, json_option, option, site_options
 from bide.cli.screen import Cell, Style, count, echo, echo_json, hanging
 from bide.cli.server import Readings, delayed_on_rq, probe
 from bide.contrib.rq_sets import DELAYED, OVERDUE, DelaySet
@@ -26,6 +26,7 @@ from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import WorkerInfo
 from bide.version import VERSION
 from bide.views._sync import Site
+from bide.worker.outbox import OutboxLike, load_outbox
 
 Verdict = Literal["ok", "warn", "fail", "note"]
 
@@ -394,6 +395,27 @@ def _delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Result]:
             yield "warn", f"{members} stay: they are no delayed jobs of its queue", fix
 
 
+_UNSENT: Final = 10.0
+"""Seconds after which a row should have been sent, if a relay runs."""
+
+
+def _outbox(outbox: OutboxLike, path: str) -> Iterator[Result]:
+    try:
+        stats = outbox.stats()
+    except Exception as error:  # of the application's own database and driver
+        told = str(getattr(error, "orig", error)).strip()
+        yield "fail", f"its database cannot be read ({told})", "start it, and create its tables"
+        return
+    if stats.refused:
+        repair = f"`bide outbox ls {path} --refused` shows the errors"
+        yield "fail", f"{count(stats.refused, 'row')} refused by the server for good", repair
+    if stats.waiting and stats.age > _UNSENT:
+        late = f"{count(stats.waiting, 'row')} not sent, the oldest for {describe(stats.age)}"
+        yield "fail", late, f"run a relay: `bide worker --outbox {path}`"
+    elif not stats.refused:
+        yield "ok", f"{count(stats.waiting, 'row')} not sent yet", ""
+
+
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
 
@@ -411,13 +433,15 @@ _STYLE: dict[str, Style] = {"ok": "green", "warn": "yellow", "fail": "red", "not
 
 
 @click.command()
+@option("--outbox", "OUTBOX", "Outbox whose rows are checked too: shop.db:outbox.")
 @site_options
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, site: Site, as_json: bool) -> None:
+def doctor(ctx: click.Context, outbox: str | None, site: Site, as_json: bool) -> None:
     """Check the server's settings, its clock and the connection.
 
-    It also looks for overdue jobs in RQ's delay queues.
+    It also looks for overdue jobs in RQ's delay queues, and with --outbox for rows that were not
+    sent.
 
     The command exits with 1 if a check fails. Each line is ok, warn (jobs are safe today), fail
     (jobs are lost, refused or late), or a note. A line that is not ok has the repair. If a check
@@ -426,6 +450,9 @@ def doctor(ctx: click.Context, site: Site, as_json: bool) -> None:
     At the end, the command lists what is missing for production. These points do not change the
     exit code.
     """
+    if outbox is not None:
+        import_from_here()
+    found = None if outbox is None else load_outbox(outbox)
     readings = probe(site.client.url)
     is_lost = all(one.lost for one in readings)
     findings = [*diagnose(readings), _scripts(site, is_lost)]
@@ -435,6 +462,8 @@ def doctor(ctx: click.Context, site: Site, as_json: bool) -> None:
         findings += [CheckResult("rq timer", *said) for said in _delayed_jobs_of_rq(sets)]
         workers, queues = _served(site)
         needs = production.points(readings, site.client.url, workers, queues)
+    if found is not None:
+        findings += [CheckResult("outbox", *said) for said in _outbox(found, str(outbox))]
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
         echo_json(

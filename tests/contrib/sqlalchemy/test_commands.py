@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from bide import Queue
-from tests.contrib.sqlalchemy.conftest import Shop
+from tests.contrib.sqlalchemy.conftest import Base, Shop
 from tests.support.console import bide, environment, error_of, said
 from tests.support.eventually import eventually
 
@@ -124,6 +125,30 @@ def test_a_relay_in_a_worker(shop: Shop, home: Path, name: str, more: list[str])
         write(shop, "a")
         eventually(lambda: not shop.rows())
         assert shop.queue.fetch("a").wait(timeout=60) == 8
+
+
+def test_doctor_reports_rows_that_are_not_sent(shop: Shop, home: Path) -> None:
+    def checks() -> list[tuple[str, str]]:
+        apart = {"PYTHONHASHSEED": "0"}  # in a process of its own
+        done = bide(home, "doctor", "--json", "--outbox", "shop:outbox", url=shop.url, **apart)
+        found = json.loads(done.stdout)["checks"]
+        return [(c["verdict"], c["says"]) for c in found if c["check"] == "outbox"]
+
+    assert checks() == [("ok", "0 rows not sent yet")]
+    write(shop, "lost")
+    shop.outbox.relay(burst=True)
+    write(shop, "a")
+    table = shop.outbox.tables.outbox
+    with shop.engine.begin() as connection:
+        connection.execute(sa.update(table).values(written_us=table.c.written_us - 60_000_000))
+    refused, late = checks()
+    assert refused == ("fail", "1 row refused by the server for good")
+    assert late[0] == "fail"
+    assert late[1].startswith("1 row not sent, the oldest for ")
+    Base.metadata.drop_all(shop.engine)
+    ((verdict, says),) = checks()
+    assert verdict == "fail"
+    assert "cannot be read" in says
 
 
 @pytest.mark.parametrize("name", ["outbox", "awaited"])

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from bide.contrib.sqlalchemy.tables import LONGEST_STEP, check_dialect
@@ -131,5 +132,5 @@ class Once:
             return  # a flush has failed, and only a rollback is possible
         try:
             session.execute(sa.delete(self._done).where(self._is_mine))
-        except sa.exc.DBAPIError:  # the transaction has failed, and cannot commit
+        except DBAPIError:  # the transaction has failed, and cannot commit
             return
