@@ -43,7 +43,7 @@ from bide.protocol.commands.queues import WorkerInfo
 from bide.views._sync import Site
 from bide.views.params import report
 from bide.views.timeline import overdue
-from bide.worker.outbox import OutboxLike, load_outbox
+from bide.worker.outbox import OutboxLike, explained, load_outbox
 from bide.worker.supervisor import Metrics, serve
 
 
@@ -341,7 +341,8 @@ def all_metrics(site: Site, queues: Sequence[str], outbox: OutboxLike | None) ->
     text = queue_metrics(site, queues)
     if outbox is None:
         return text
-    stats = outbox.stats()
+    with explained():
+        stats = outbox.stats()
     rows = [({"state": "waiting"}, stats.waiting), ({"state": "refused"}, stats.refused)]
     age = "Seconds since the oldest waiting row of the outbox was written."
     return text + expose(

@@ -26,7 +26,7 @@ from bide.client.config import settings
 from bide.errors import UsageError
 from bide.model.ids import short_id
 from bide.views.params import NotFound, moment_json, relative
-from bide.worker.outbox import OutboxLike, OutboxRow, load_outbox
+from bide.worker.outbox import OutboxLike, OutboxRow, explained, load_outbox
 
 _log = logs.Log("bide.outbox")
 
@@ -65,7 +65,8 @@ def relay(path: str, burst: bool, verbose: bool, log_format: str | None) -> None
         signal.signal(number, lambda *_: stop.set())
     if not burst:
         _log.info("the relay of %s runs", path)
-    sent = found.relay(burst=burst, stop=stop)
+    with explained():
+        sent = found.relay(burst=burst, stop=stop)
     if burst:
         echo(f"{count(sent, 'row')} sent.")
     else:
@@ -79,7 +80,8 @@ def relay(path: str, burst: bool, verbose: bool, log_format: str | None) -> None
 @json_option
 def ls(path: str, refused: bool, limit: int, as_json: bool) -> None:
     """List rows that have not been sent, the oldest first."""
-    found = _load(path).list_rows(limit, refused=refused)
+    with explained():
+        found = _load(path).list_rows(limit, refused=refused)
     show(
         as_json,
         lambda: {"rows": [_report(row) for row in found]},
@@ -97,7 +99,8 @@ def retry(path: str, rows: tuple[int, ...], everything: bool) -> None:
     """Send refused rows again: those of these numbers, or all."""
     if bool(rows) == everything:
         raise UsageError("Name the rows to retry by their numbers, or give --all.")
-    done = _load(path).retry_rows(None if everything else rows)
+    with explained():
+        done = _load(path).retry_rows(None if everything else rows)
     _check(done, rows, "refused row")
     echo(f"{count(done, 'row')} will be sent again.")
 
@@ -116,7 +119,8 @@ def delete(path: str, rows: tuple[int, ...], yes: bool) -> None:
     found = _load(path)
     if not confirmed(f"Delete {count(len(rows), 'row')} without sending?", yes):
         return
-    done = found.delete_rows(rows)
+    with explained():
+        done = found.delete_rows(rows)
     _check(done, rows, "row")
     echo(f"{count(done, 'row')} deleted.")
 

@@ -7,11 +7,12 @@ It is named by the module and the variable that hold it, `shop.db:outbox`. bide'
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
-from bide.errors import UsageError
+from bide.errors import ServerRefused, UsageError
 from bide.tasks.task import import_module
 
 
@@ -74,6 +75,21 @@ class OutboxLike(Protocol):
     def check_ready(self) -> None:
         """Raise UsageError if the outbox cannot relay."""
         raise NotImplementedError
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Convert an error of the application's database to bide's, without its statement."""
+    try:
+        yield
+    except Exception as error:
+        cause = getattr(error, "orig", None)  # as SQLAlchemy's errors have it
+        if cause is None:
+            raise
+        raise ServerRefused(
+            f"The database of the outbox cannot be used ({' '.join(str(cause).split())}); start "
+            "it, and create the outbox's tables in it."
+        ) from error
 
 
 def load_outbox(path: str) -> OutboxLike:

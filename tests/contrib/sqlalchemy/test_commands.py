@@ -111,6 +111,16 @@ def test_mistakes(shop: Shop, home: Path) -> None:
     assert "no variable" in error_of(bide(home, "worker", "shop", "--outbox", "shop:x"), 2)
 
 
+def test_a_database_without_the_tables_is_named_in_a_sentence(shop: Shop, home: Path) -> None:
+    Base.metadata.drop_all(shop.engine)
+    for args in (
+        ("outbox", "ls", "shop:outbox"),
+        ("outbox", "relay", "--burst", "shop:awaited"),
+        ("outbox", "retry", "--all", "shop:outbox"),
+    ):
+        assert "create the outbox's tables" in error_of(bide(home, *args, url=shop.url))
+
+
 @pytest.mark.parametrize("name", ["outbox", "awaited"])
 def test_a_relay_alone(shop: Shop, home: Path, name: str) -> None:
     with running(home, shop.url, "outbox", "relay", f"shop:{name}"):
