@@ -290,7 +290,7 @@ def as_stored(values: Any, what: str) -> dict[str, Any]:
     """Values to compare with stored ones, by name: plain, as JSON holds them.
 
     Raises:
-        UsageError: it is no mapping, or has a value that JSON cannot hold.
+        UsageError: it is not a mapping, or has a value that JSON cannot hold.
     """
     if not isinstance(values, Mapping):
         raise UsageError(

@@ -144,7 +144,7 @@ def _size(number: int) -> str:
 
 
 def stand_of(settings: Mapping[str, str]) -> str:
-    """What a form of these settings carries, to show that nobody has changed them meanwhile."""
+    """What a form of these settings carries, to show that they have not changed meanwhile."""
     return " ".join(settings[name] or "-" for name in SETTINGS)
 
 

@@ -1,8 +1,8 @@
 """Changes of jobs as rows of a table, encoded and signed when they are written.
 
-A row is sent by whoever has its lock, and removed in the same transaction. For each job id, and for
-each dedup key, rows are sent in the order of their numbers. A delay counts from the moment of the
-row, by the clock of the database: the sender subtracts the time that has passed since.
+A row is sent by the process that has its lock, and removed in the same transaction. For each job
+id, and for each dedup key, rows are sent in the order of their numbers. A delay counts from the
+moment of the row, by the clock of the database: the sender subtracts the time since then.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _rows(queue: QueueCore[Any], verb: Verb, jobs: Sequence[Prepared]) -> list[R
 
 
 def _key_of(constraints: str) -> str | None:
-    """Return the dedup key of a job; refuse a policy whose answer nobody would get."""
+    """Return the dedup key of a job; refuse a policy whose answer would get lost."""
     if not has_dedup(constraints):
         return None
     read = Constraints.read(constraints.encode())

@@ -289,7 +289,7 @@ class Outbox:
     def cancel(self, session: Any, queue: AnyQueue, id: str, running: bool = True) -> Any:
         """Cancel a job if the transaction commits; arguments as for `Queue.cancel`.
 
-        If the job runs or has ended by then, that is no error.
+        It is not an error if the job runs or has ended by then.
 
         Raises:
             UsageError: an argument is invalid.
@@ -325,7 +325,7 @@ class Outbox:
     ) -> Any:
         """Give a job another due time if the transaction commits; a delay counts from this call.
 
-        If the job runs or has ended by then, that is no error.
+        It is not an error if the job runs or has ended by then.
 
         Raises:
             UsageError: an argument is invalid.
@@ -345,7 +345,7 @@ class Outbox:
     def promote(self, session: Any, queue: AnyQueue, id: str) -> Any:
         """Make a job due now if the transaction commits.
 
-        If the job runs or has ended by then, that is no error.
+        It is not an error if the job runs or has ended by then.
 
         Raises:
             UsageError: an argument is invalid.

@@ -41,7 +41,7 @@ class _Store(Store):
         finally:
             self._sender.close()
             if self._listening is not None:
-                self._listening.invalidate()  # so that nobody else gets one that listens
+                self._listening.invalidate()  # so that the pool gives out none that listens
                 self._listening.close()
 
     def round(self) -> Round:
