@@ -54,9 +54,9 @@ class Credentials(redis.CredentialProvider):
                 f"{self._name} returned {type(found).__name__}; return the password as str, or "
                 "(user, password)."
             )
-        if len(words) == 1 and self._user:
-            return self._user, words[0]
-        return tuple(words)
+        if len(words) == 2:
+            return words[0], words[1]
+        return (self._user, words[0]) if self._user else (words[0],)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         """Call the function in a thread, because it may wait for another server."""

@@ -37,6 +37,7 @@ class RunSide(Protocol):
 
     def arguments(self) -> Body:
         """Return the body with its arguments; raise `PayloadError` if they cannot be read."""
+        ...
 
     def add_note(self, kind: str, text: bytes) -> None:
         """Add a note to the job, with the next round trip."""
