@@ -106,7 +106,8 @@ def test_a_producer_enqueues_waits_and_changes_and_a_worker_works(
         mail.resume()
         job.reschedule(delay=30)
         job.delete()
-        assert [event.kind for event in events] == ["added", "rescheduled", "deleted"]
+        kinds = [event.kind for event in events]
+        assert kinds == ["added", "paused", "resumed", "rescheduled", "deleted"]
     assert mail.purge() == 0
     mail.close()
 
