@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bide.model.job import Claimed
-from bide.model.latency import FINEST, LONGEST, Minute
+from bide.model.latency import FINEST, LAST, LONGEST, Minute
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.worker.queue_state import LatenessBuffer
@@ -68,6 +68,15 @@ def test_a_night_is_told_from_a_week_and_what_is_longer_is_counted_with_it(q: Pr
     started(q, *q.claim("w2", 1).jobs)
     (month,) = minutes(q)
     assert month.late.percentile(0.5) == LONGEST
+
+
+def test_a_run_of_a_month_is_counted_with_the_longest(q: Probe) -> None:
+    to_next_minute(q)
+    job = q.take("a")
+    q.move(30 * 86_400)
+    q.settle(job, "complete")
+    (month,) = minutes(q)
+    assert month.ran.counts == {LAST: 1}
 
 
 def test_what_did_not_run_is_not_counted_as_run(q: Probe) -> None:
