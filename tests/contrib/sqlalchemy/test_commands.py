@@ -98,6 +98,7 @@ def test_rows_are_listed_retried_and_deleted(shop: Shop, home: Path) -> None:
     assert shop.ids() == {"sent"}
 
 
+@pytest.mark.slow
 def test_mistakes(shop: Shop, home: Path) -> None:
     assert "write it as shop.db:outbox" in error_of(bide(home, "outbox", "ls", "shop"), 2)
     assert "no variable 'nothing'" in error_of(bide(home, "outbox", "ls", "shop:nothing"), 2)
@@ -111,6 +112,7 @@ def test_mistakes(shop: Shop, home: Path) -> None:
     assert "no variable" in error_of(bide(home, "worker", "shop", "--outbox", "shop:x"), 2)
 
 
+@pytest.mark.slow
 def test_a_database_without_the_tables_is_named_in_a_sentence(shop: Shop, home: Path) -> None:
     Base.metadata.drop_all(shop.engine)
     for args in (
@@ -137,6 +139,7 @@ def test_a_relay_in_a_worker(shop: Shop, home: Path, name: str, more: list[str])
         assert shop.queue.fetch("a").wait(timeout=60) == 8
 
 
+@pytest.mark.slow
 def test_doctor_reports_rows_that_are_not_sent(shop: Shop, home: Path) -> None:
     def checks() -> list[tuple[str, str]]:
         apart = {"PYTHONHASHSEED": "0"}  # in a process of its own
