@@ -318,7 +318,7 @@ GOOD = '{"task":"send_email","args":["ann"]}'
         (f'{{"task":"send_email","args":["{"x" * MAX_BODY}"]}}', "PayloadError", "takes 1,000,03"),
         ('{"task":"send_email"}', "PayloadError", "send_email .*'to'"),
         ('{"task":"send_email","args":[5]}', "PayloadError", "argument 'to' of send_email"),
-        ('{"task":"send_email","kwargs":{"cc":"x"}}', "PayloadError", "'cc'"),
+        ('{"task":"send_email","kwargs":{"to":5}}', "PayloadError", "argument 'to' of send_email"),
         ('{"task":"send_mail"}', "TaskNotFound", "'send_mail' here .there are: .*send_email"),
         ('{"task":""}', "TaskNotFound", "No task is named '' here"),
         ('{"task":"os:system","args":["true"]}', "TaskNotFound", "'os:system' is not served here"),
