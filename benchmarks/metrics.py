@@ -1,4 +1,4 @@
-"""What metrics by task cost a worker: `python -m benchmarks.metrics`.
+"""The cost of metrics by task in a worker: `python -m benchmarks.metrics`.
 
 One worker runs jobs that do nothing, with replies that its own process makes (`alone.py`): so it is
 busy all the time, and the share of the metrics is as large as it can be. It counts nothing and

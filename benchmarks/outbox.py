@@ -1,4 +1,4 @@
-"""What an outbox costs on PostgreSQL: `python -m benchmarks.outbox`, and Debian's `postgresql`.
+"""The cost of an outbox on PostgreSQL: `python -m benchmarks.outbox`, and Debian's `postgresql`.
 
 Milliseconds per order, in turn: a plain insert, an insert and then an enqueue, as `on_commit` does
 it, an insert with the outbox and its fast path, and one whose row is left to a relay. Then the rows

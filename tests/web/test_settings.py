@@ -39,6 +39,13 @@ def test_limits_and_retention_are_shown_and_changed(desk: Page, mail: Queue) -> 
     assert re.search(r"<dt>Limits</dt><dd><span class=\"dim\">none", text)
 
 
+def test_the_form_stands_on_the_page_once(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    text = desk.get("/queue", q="mail").text
+    assert text.count('id="settings"') == 1
+    assert "<title>mail · bide</title>" in text
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -44,7 +44,7 @@ _AT_ONCE: Final = 0.3
 T = TypeVar("T")
 
 Named = Literal["queues", "schedules", "workers", "tasks"]
-"""What a shell completes."""
+"""The names that a shell completes."""
 
 
 class Readings(NamedTuple):

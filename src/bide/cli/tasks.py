@@ -41,8 +41,8 @@ class _Row:
 def tasks(modules: tuple[str, ...], site: Site, as_json: bool) -> None:
     """List the tasks of modules, and of live workers.
 
-    Without MODULE, the command imports the modules of [tool.bide.worker]. Of a module that declares
-    no task, its functions are listed. A worker reports its first 200 tasks.
+    Without MODULE, the command imports the modules of [tool.bide.worker]. If a module declares no
+    task, the command lists its functions. A worker reports its first 200 tasks.
     """
     rows: dict[str, _Row] = {}
     _add_known(rows, modules)

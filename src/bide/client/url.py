@@ -199,7 +199,7 @@ _PASSWORD_AND_AT: Final = re.compile(r"(://).*[?&](?:sentinel_)?password=.*@.*",
 def resolve_url(url: str | RedisClient | None) -> str:
     """Return the URL given, otherwise `$BIDE_URL`, `url` of `[tool.bide]`, or the local default.
 
-    Its scheme is one that the client library knows. Of a client, it is the URL of its server.
+    The client library knows its scheme. A client is replaced by the URL of its server.
     """
     if url is not None and not isinstance(url, str):
         from bide.client.borrow import url_of  # only where a program gives a client

@@ -1,4 +1,4 @@
-"""What bide brings to other libraries; each package but `outbox` needs the extra of its name."""
+"""Support for other libraries; each package but `outbox` needs the extra of its name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,9 +1,9 @@
 """Which module a Python file is: the file of the program that runs, or a file that a person names.
 
-What a program defines itself is in the module `__main__`, under which no worker finds it. A worker
-imports the program's file as a module instead, so names that are stored name that module. Its name
-is the one that `import` would need: a file of a package is imported from the directory above the
-topmost `__init__.py`.
+A task that a program defines itself is in the module `__main__`, which no worker can import. A
+worker imports the program's file as a module instead, so names that are stored name that module.
+Its name is the one that `import` would need: a file of a package is imported from the directory
+above the topmost `__init__.py`.
 """
 
 from __future__ import annotations

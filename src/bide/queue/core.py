@@ -76,7 +76,7 @@ _SENT_APART: Final = CONSTRAINTS | APART
 _OPTIONS: Final = frozenset(Options.__annotations__)
 _SETTINGS: Final = frozenset(QueueSettings.__annotations__)
 _MEANT: Final = {name: name for name in (*_OPTIONS, "queue")} | {"countdown": "delay", "eta": "at"}
-"""What callers give among a task's arguments by mistake, and the option that they mean."""
+"""Options that callers give among a task's arguments by mistake, and the option they mean."""
 _values_of: Final = itemgetter(*_OPTIONS)
 
 

@@ -24,7 +24,7 @@ _FIRST_PAUSE: Final = 0.1
 
 
 class Round(NamedTuple):
-    """What one round has done."""
+    """The result of one round."""
 
     claimed: int = 0
     """Rows that were tried."""

@@ -1,4 +1,4 @@
-"""What people see of an outbox, and what they change: for the command line, doctor and metrics."""
+"""Reading and repairing the rows of an outbox, for the command line, doctor and metrics."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Blocking = Session | scoped_session[Any] | sa.Connection
-"""What rows are written through, in blocking code."""
+"""Sessions and connections of blocking code, through which rows are written."""
 
 Awaited = "AsyncSession | async_scoped_session[Any] | AsyncConnection"
 

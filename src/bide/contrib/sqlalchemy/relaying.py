@@ -25,7 +25,7 @@ _HEED: Final = 0.25
 
 
 class _Store(Store):
-    """What blocking and awaited relays share."""
+    """The common part of the blocking and the awaited store."""
 
     def __init__(self, outbox: Outbox, engine: sa.Engine, sender: Sender) -> None:
         check_dialect(engine.dialect)
