@@ -66,7 +66,7 @@ def test_a_task_that_no_worker_serves(home: Path, queue: Queue) -> None:
         (line,) = [
             line for line in bide(home, "tasks", url=queue.url).splitlines() if "else" in line
         ]
-    assert line.split("  ")[-1] == "0, jobs wait"
+    assert line.endswith(" 0, jobs wait")
 
 
 def test_without_a_server_the_modules_are_listed(home: Path) -> None:

@@ -21,7 +21,7 @@ BAD: dict[str, bytes] = {
     "task-is-a-number": b'{"task":7,"args":[1]}',
     "deep": b"[" * 50_000 + b"]" * 50_000,
     "wrong-type": b'{"task":"tests.chaos.jobs:typed","args":["seven"]}',
-    "too-many": b'{"task":"tests.chaos.jobs:typed","args":[1,2,3]}',
+    "too-few": b'{"task":"tests.chaos.jobs:typed","args":[]}',
 }
 LARGE = 16 << 20
 
