@@ -1,7 +1,7 @@
-"""Pictures of the figures, and the page that they stand in: `python -m benchmarks.plots FILES`.
+"""Pictures of the figures, and the pages that they stand in: `python -m benchmarks.plots FILES`.
 
-Writes `docs/performance.json` (the first file, with what the others add), the tables of
-`docs/performance.md`, and the SVGs in `docs/static`: how late jobs were, cumulated, beside
+Writes `docs/performance.json` (the first file, with what the others add), the tables of the pages
+that `page.py` names, and the SVGs in `docs/static`: how late jobs were, cumulated, beside
 `time.sleep`; how many jobs a worker ran, and a producer enqueued, in a second.
 """
 
