@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tests.model.limits import FOREVER, Bucket
@@ -49,8 +50,8 @@ class Settled(Managed):
                 earliest = job.score if earliest is None else min(earliest, job.score)
             else:
                 ended.append(job)
-        for place in {job.place for job in ended}:
-            self.retain(place, now, len(settles) + 64)
+        for place, count in Counter(job.place for job in ended).items():
+            self.retain(place, now, count + 64)
         self.tell(now, [job.id for job in ended])
         if was_limited:
             self._freed(now, were_active, unbegun)

@@ -123,6 +123,21 @@ def test_a_call_removes_a_bounded_number_and_the_next_ones_the_rest(
     assert sizes == [200 + 1 - 65, 200 + 2 - 130, 200 + 3 - 195, 4]
 
 
+def test_a_call_removes_of_each_state_as_many_as_it_brings_there_and_some_more(q: Probe) -> None:
+    """Not as many as it has outcomes: two states would make its work twice as long."""
+    ids = [f"j{i:03}" for i in range(400)]
+    q.add_many(*(Prepared(id, "+0", 5, BODY) for id in ids))
+    outcomes: list[Outcome] = ["complete", "fail"]
+    for outcome in outcomes:
+        q.settle_many(*(Settle(j.id, j.token, outcome) for j in q.claim("w1", 200).jobs))
+    q.move(SPARE + 1)
+    q.add_many(*(Prepared(f"k{i}", "+0", 5, BODY) for i in range(10)))
+    jobs = q.claim("w1", 10).jobs
+    q.configure(completed=0, failed=0, count=0)
+    q.settle_many(*(Settle(j.id, j.token, outcomes[i >= 7]) for i, j in enumerate(jobs)))
+    assert (len(kept(q, "completed")), len(kept(q, "failed"))) == (200 - 64, 200 - 64)
+
+
 def test_claims_see_to_it_too_about_once_a_second(q: Probe, state: str, finish: Finish) -> None:
     """So that a queue in which nothing ends any more forgets what is old."""
     finish("a", "b")

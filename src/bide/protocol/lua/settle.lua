@@ -235,7 +235,8 @@ if limits.edges then finish.tell(true, finished, TELL + n) else notify_waiters.t
 for outcome, kind in pairs(ENDS) do
   if counts[outcome] > 0 then
     redis.pcall('HINCRBY', meta, KIND[outcome], counts[outcome])
-    retention.trim(limits, kind, n + 64)
+    -- As many as came, not `n`: outcomes of several kinds would remove so many of each.
+    retention.trim(limits, kind, counts[outcome] + 64)
   end
 end
 latency.write('r', counted)
