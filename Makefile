@@ -40,13 +40,13 @@ help:  ## List the targets
 demo: $(VENV)/has-embedded  ## Run the demo on a server of its own
 	@$(PY) -m bide demo $(ARGS)
 
-test: $(VENV)/has-dev $(VENV)/has-postgres  ## Run the quick tests: each behaviour once (ARGS="-k embedded -x")
+test: $(VENV)/has-dev $(VENV)/has-postgres $(VENV)/has-mariadb  ## Run the quick tests: each behaviour once (ARGS="-k embedded -x")
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
 
 test-busy: $(VENV)/has-dev  ## Run the quick tests beside processes that occupy all processors
 	@$(PY) -m tests.support.busy $(MAKE) test
 
-slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-deploy $(VENV)/has-postgres $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
+slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-deploy $(VENV)/has-postgres $(VENV)/has-mariadb $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
 	@$(PY) -m pytest -q -n $$(($(CORES) + 1)) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
@@ -188,6 +188,16 @@ $(VENV)/has-postgres: $(VENV)/has-dev
 	     || (apt-get update && apt-get install --yes --quiet postgresql) >/dev/null 2>&1 \
 	     || echo "PostgreSQL could not be installed, so tests of the outbox on it are skipped;" \
 	             "on Debian and Ubuntu, this cures it: sudo apt install postgresql"; }
+	@touch $@
+
+# The package has the server without a service, so nothing starts.
+$(VENV)/has-mariadb: $(VENV)/has-dev
+	@PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null \
+	|| { echo "installing MariaDB"; \
+	     apt-get install --yes --quiet mariadb-server-core >/dev/null 2>&1 \
+	     || (apt-get update && apt-get install --yes --quiet mariadb-server-core) >/dev/null 2>&1 \
+	     || echo "MariaDB could not be installed, so tests of the outbox on it are skipped;" \
+	             "on Debian and Ubuntu, this cures it: sudo apt install mariadb-server-core"; }
 	@touch $@
 
 # pyright runs on Node.js: the system's if there is one, else one from PyPI (some 60 MB).

@@ -1,4 +1,4 @@
-"""A shop with orders in a database: SQLite always, PostgreSQL where it is installed."""
+"""A shop with orders in a database: SQLite always, PostgreSQL and MariaDB where installed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from bide import Queue
 from bide.contrib.sqlalchemy import Outbox
+from tests.support import mariadb as its_mariadb
+from tests.support.mariadb import MariaDB
 from tests.support.postgres import Postgres, missing
 
 
@@ -33,12 +35,21 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    if reason := its_mariadb.missing():
+        pytest.skip(reason)
+    with MariaDB() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty database, of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/shop.db"
-    server: Postgres = request.getfixturevalue("postgres")
+    name = "postgres" if request.param == "postgresql" else "mariadb"
+    server: Postgres | MariaDB = request.getfixturevalue(name)
     server.empty()
     return server.url()
 

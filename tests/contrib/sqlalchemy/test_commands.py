@@ -44,7 +44,8 @@ def double(n: int) -> int:
 
 @pytest.fixture
 def home(tmp_path: Path, database: str) -> Path:
-    awaited = database.replace("+psycopg", "+asyncpg").replace("sqlite:", "sqlite+aiosqlite:")
+    awaited = database.replace("sqlite:", "sqlite+aiosqlite:")
+    awaited = awaited.replace("+psycopg", "+asyncpg").replace("+pymysql", "+asyncmy")
     (tmp_path / "shop.py").write_text(MODULE.format(database=database, awaited=awaited))
     return tmp_path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from bide import AsyncQueue, DelayQueue, Middleware, Queue, Unique, UsageError, add_middleware
 from bide.contrib.sqlalchemy import Outbox
+from bide.contrib.sqlalchemy.tables import check_dialect
 from bide.errors import BadSignature, PayloadError
 from bide.model.payload.signing import Seal
 from bide.tasks import middleware
@@ -135,9 +136,24 @@ def test_a_mistake_raises_where_the_row_is_written(shop: Shop) -> None:
         outbox.enqueue(shop.engine, task, 1)
     with pytest.raises(UsageError, match="MetaData of your tables"):
         Outbox(Base)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="supports PostgreSQL and SQLite, not mysql"):
-        outbox.enqueue(Session(sa.create_mock_engine("mysql://", print)), task, 1)  # type: ignore[arg-type]
+    for other, told in (
+        ("mysql+pymysql", r"write the engine's address with mariadb\+"),
+        ("mssql+pyodbc", "supports PostgreSQL, MariaDB and SQLite, not mssql"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            check_dialect(sa.engine.url.make_url(f"{other}://").get_dialect()())
+    old: Any = sa.engine.url.make_url("mariadb+pymysql://").get_dialect()()
+    outbox.tables.outbox.dispatch.before_create(outbox.tables.outbox, _Dialected(old))
+    old.server_version_info = (10, 5, 29)
+    with pytest.raises(UsageError, match=r"needs MariaDB 10\.6 or later, not 10\.5\.29"):
+        outbox.tables.outbox.dispatch.before_create(outbox.tables.outbox, _Dialected(old))
     assert shop.rows() == []
+
+
+class _Dialected(NamedTuple):
+    """A connection, as far as its dialect is asked for."""
+
+    dialect: sa.Dialect
 
 
 def test_a_body_is_signed_when_the_row_is_written(shop: Shop, signing: str) -> None:
@@ -250,7 +266,11 @@ def test_an_engine_with_another_isolation_level(database: str, one_url: str, lev
 def test_awaited_sessions(shop: Shop, database: str) -> None:
     queue = AsyncQueue("orders", url=shop.url)
     task = queue.task(name="awaited")(cancel_unpaid)
-    driver = {"sqlite": "sqlite+aiosqlite", "postgresql+psycopg": "postgresql+asyncpg"}
+    driver = {
+        "sqlite": "sqlite+aiosqlite",
+        "postgresql+psycopg": "postgresql+asyncpg",
+        "mariadb+pymysql": "mariadb+asyncmy",
+    }
     name, _, rest = database.partition(":")
 
     async def run() -> None:

@@ -251,7 +251,11 @@ def relaying_after_a_look(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def test_an_awaited_relay(shop: Shop, database: str) -> None:
-    driver = {"sqlite": "sqlite+aiosqlite", "postgresql+psycopg": "postgresql+asyncpg"}
+    driver = {
+        "sqlite": "sqlite+aiosqlite",
+        "postgresql+psycopg": "postgresql+asyncpg",
+        "mariadb+pymysql": "mariadb+asyncmy",
+    }
     name, _, rest = database.partition(":")
     task = shop.queue.task(work)
     shop.outbox.fast = False

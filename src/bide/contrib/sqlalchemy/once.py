@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from bide.contrib.sqlalchemy.tables import LONGEST_STEP, check_dialect
@@ -96,12 +96,21 @@ class Once:
         done, values = self._done, {**self._of, "token": self._token}
         bind = session.get_bind(clause=done) if isinstance(session, Session) else session
         check_dialect(bind.dialect)
-        make = postgresql.insert if bind.dialect.name == "postgresql" else sqlite.insert
-        insert = make(done).values(values).on_conflict_do_nothing().returning(done.c.token)
-        self.first = session.execute(insert).first() is not None
+        stored_row = sa.select(done.c.token, done.c.result).where(self._is_mine)
+        if bind.dialect.name == "mariadb":
+            try:
+                session.execute(sa.insert(done).values(values))
+                self.first = True
+            except IntegrityError:  # InnoDB undoes only the statement
+                self.first = False
+            stored_row = stored_row.with_for_update(read=True)  # not as of the transaction's start
+        else:
+            make = postgresql.insert if bind.dialect.name == "postgresql" else sqlite.insert
+            insert = make(done).values(values).on_conflict_do_nothing().returning(done.c.token)
+            self.first = session.execute(insert).first() is not None
         if self.first:
             return
-        stored = session.execute(sa.select(done.c.token, done.c.result).where(self._is_mine)).one()
+        stored = session.execute(stored_row).one()
         if stored.token > self._token:
             raise Fenced(
                 f"A later run of the job {self._of['job_id']} has committed, so this run must not; "

@@ -14,8 +14,17 @@ import sqlalchemy as sa
 from bide.contrib.outbox.relay import Round
 from bide.contrib.outbox.rows import BATCH
 from bide.contrib.outbox.sending import Sender, is_final, waits_for_parent
-from bide.contrib.sqlalchemy.tables import KEPT, Tables, claim, now_us, read_written
-from bide.errors import BideError
+from bide.contrib.sqlalchemy.tables import (
+    KEPT,
+    Tables,
+    check_dialect,
+    choose,
+    claim,
+    first_of,
+    now_us,
+    read_written,
+)
+from bide.errors import BideError, UsageError
 from bide.logs import Log
 
 log = Log("bide.outbox")
@@ -29,7 +38,12 @@ _LONGEST_ERROR: Final = 1000
 def connect(engine: sa.Engine) -> sa.Connection:
     """Open a connection for a round, whatever isolation level the engine has."""
     connection = engine.connect()
-    if engine.dialect.name == "postgresql":
+    try:
+        check_dialect(engine.dialect)
+    except UsageError:  # its version, which is known now
+        connection.close()
+        raise
+    if engine.dialect.name in ("postgresql", "mariadb"):
         connection = connection.execution_options(isolation_level="READ COMMITTED")
     return connection
 
@@ -49,11 +63,7 @@ def round_of(
             if connection.scalar(sa.select(table.c.id).limit(1)) is None:
                 return Round()
             connection.rollback()
-        statement = claim(table, engine.dialect.name, numbers is not None)
-        values: dict[str, Any] = {"most": most}
-        if numbers is not None:
-            values["numbers"] = numbers
-        found = connection.execute(statement, values).all()
+        found = _claimed(connection, table, numbers, most)
         if not found:
             return Round()
         outcome = sender.send([read_written(row) for row in found])
@@ -65,6 +75,27 @@ def round_of(
                 _put_back(connection, table, kept, error)
         connection.commit()
     return Round(len(found), len(found) - len(outcome.errors), outcome.down)
+
+
+def _claimed(
+    connection: sa.Connection, table: sa.Table, numbers: Sequence[int] | None, most: int
+) -> Sequence[Any]:
+    """Remove rows, which locks them."""
+    values: dict[str, Any] = {"most": most}
+    if numbers is not None:
+        values["numbers"] = numbers
+    if connection.dialect.name != "mariadb":
+        statement = claim(table, connection.dialect.name, numbers is not None)
+        return connection.execute(statement, values).all()
+    # InnoDB locks rows as they are now, but looks for earlier ones as they were at the start of the
+    # statement. So a second statement looks for earlier rows after the lock.
+    locked = connection.scalars(choose(table, numbers is not None), values).all()
+    if not locked:
+        return ()
+    found = connection.execute(first_of(table), {"numbers": locked}).all()
+    gone = sa.delete(table).where(table.c.id.in_([row.id for row in found]))
+    connection.execute(gone)
+    return found
 
 
 def _put_back(
