@@ -14,7 +14,7 @@ import redis
 from benchmarks import tasks
 from benchmarks.lab import QUEUE, Lab
 from benchmarks.report import Report, Rows
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.worker import Settle

@@ -22,11 +22,11 @@ from bide.model.job import Claimed
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
 from bide.tasks.task import TaskRegistry
+from bide.worker import outcome as judging
+from bide.worker.invoke import prepare, read
 from bide.worker.lifespan import Lifespan
 from bide.worker.queue_state import QueueState
-from bide.worker.run import outcome as judging
-from bide.worker.run.invoke import prepare, read
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 
 LEASE_US = 10_000_000
 

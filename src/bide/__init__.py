@@ -31,9 +31,8 @@ from bide.errors import (
 )
 from bide.model.context import CurrentJob, Fail, PauseQueue, RetryLater, Snooze, current_job
 from bide.model.dedup import Batch, Debounce, Throttle, Unique, batch, debounce, throttle
-from bide.model.events import Event
 from bide.model.history import Attempt, LogLine, Progress
-from bide.model.job import State
+from bide.model.job import Event, State
 from bide.model.limits import Limits, Retention
 from bide.model.options import GroupSettings, Options, QueueSettings, ScheduleOptions, TaskOptions
 from bide.model.payload.body import Body, ErrorInfo
@@ -55,40 +54,42 @@ from bide.queue import (
     Task,
 )
 from bide.queue.dependencies import chain, fan_in
-from bide.queue.explain import Reason
+from bide.queue.job_view import Reason
 from bide.tasks.middleware import FailedAttempt, Middleware, add_middleware
 from bide.tasks.registry import Resource, resource
 from bide.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from bide.queue._async.selection import AsyncSelection
-    from bide.queue._sync.selection import Selection
-    from bide.queue.delay import (
-        AsyncDelayQueue,
-        AsyncItem,
-        AsyncItems,
-        DelayQueue,
-        Item,
-        ItemInfo,
-        Items,
-        PushResult,
-    )
-    from bide.queue.verbs import BulkResult
+    from bide.queue._async.delay import AsyncDelayQueue
+    from bide.queue._async.items import AsyncItem, AsyncItems
+    from bide.queue._async.scan import AsyncSelection
+    from bide.queue._sync.delay import DelayQueue
+    from bide.queue._sync.items import Item, Items
+    from bide.queue._sync.scan import Selection
+    from bide.queue.items import ItemInfo, PushResult
+    from bide.queue.select import BulkResult
     from bide.worker import Worker
 else:
     _LATER = {
-        "AsyncSelection": "bide.queue._async.selection",
-        "BulkResult": "bide.queue.verbs",
-        "Selection": "bide.queue._sync.selection",
+        "AsyncDelayQueue": "bide.queue._async.delay",
+        "AsyncItem": "bide.queue._async.items",
+        "AsyncItems": "bide.queue._async.items",
+        "AsyncSelection": "bide.queue._async.scan",
+        "BulkResult": "bide.queue.select",
+        "DelayQueue": "bide.queue._sync.delay",
+        "Item": "bide.queue._sync.items",
+        "ItemInfo": "bide.queue.items",
+        "Items": "bide.queue._sync.items",
+        "PushResult": "bide.queue.items",
+        "Selection": "bide.queue._sync.scan",
         "Worker": "bide.worker",
     }
 
     def __getattr__(name: str) -> object:
         """Import what a program that only enqueues does not need, when it is first used."""
-        package = _LATER.get(name, "bide.queue.delay")
-        value = getattr(import_module(package), name, None) if name in __all__ else None
-        if value is None:
+        if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_LATER[name]), name)
         globals()[name] = value
         return value
 

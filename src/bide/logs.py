@@ -22,7 +22,7 @@ from typing import Any, Final, TextIO
 from bide.errors import UsageError
 from bide.model.context import current_job
 from bide.model.ids import short_id
-from bide.model.tracebacks import LONGEST_TEXT, end_of, shown
+from bide.model.payload.body import LONGEST_TEXT, end_of, shown
 
 JOB_FIELDS: Final = ("job_id", "attempt", "task", "queue")
 """What `JobFilter` puts on a record; each is empty outside of a job."""

@@ -16,7 +16,7 @@ from anyio.from_thread import start_blocking_portal
 
 from bide.client import aio, blocking
 from bide.embedded import Server
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from tests.support.worker_pool import WorkerPool
 
 T = TypeVar("T")

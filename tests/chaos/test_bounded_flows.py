@@ -8,7 +8,6 @@ from itertools import count
 import pytest
 
 from bide.model.payload.body import Body, encode_body
-from bide.protocol.commands import dependencies as dependency_commands
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import fsck as fsck_commands
 from bide.protocol.commands import jobs as job_commands
@@ -58,7 +57,7 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
         n = next(number)
         children = [after(f"c{n}-{i:05}", f"a{n}") for i in range(WIDE)]
         enqueue_all(hollow.client, KEYS, [*plain(f"a{n}"), *children])
-        assert run(dependency_commands.children(KEYS, f"a{n}", 20)).total == WIDE
+        assert run(enqueue_commands.children(KEYS, f"a{n}", 20)).total == WIDE
         end(f"a{n}")
         while hollow.direct.zcard(KEYS["blocked"]):
             hollow.settle(hollow.claim(), "complete")
@@ -69,27 +68,27 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
         children = [(f"{{other}}c{i:05}", f"r{n}") for i in range(WIDE)]
         run(enqueue_commands.enqueue(KEYS, plain(f"r{n}")))
         for i in range(0, WIDE, enqueue_commands.CHUNK):
-            run(dependency_commands.subscribe(KEYS, children[i : i + enqueue_commands.CHUNK]))
+            run(enqueue_commands.subscribe(KEYS, children[i : i + enqueue_commands.CHUNK]))
         work(hollow)
         done: list[str] = []
-        while letters := run(dependency_commands.read_outbox(KEYS, "-", done)):
+        while letters := run(enqueue_commands.read_outbox(KEYS, "-", done)):
             done = [letter.stored for letter in letters]
 
     def hear() -> None:
         n = next(number)
         ids = [f"h{n}-{i:05}" for i in range(WIDE // 10)]
         waits = [after(id, "{other}far", "{other}near") for id in ids]
-        for i in range(0, len(ids), dependency_commands.MOST_POST):
-            run(enqueue_commands.enqueue(KEYS, waits[i : i + dependency_commands.MOST_POST]))
+        for i in range(0, len(ids), enqueue_commands.MOST_POST):
+            run(enqueue_commands.enqueue(KEYS, waits[i : i + enqueue_commands.MOST_POST]))
         cursor = fsck_commands.BEGIN
         while (
             step := run(fsck_commands.look_at_edges(KEYS, cursor, False))
         ).cursor != fsck_commands.BEGIN:
             cursor = step.cursor
         for parent in ("{other}far", "{other}near"):
-            for i in range(0, len(ids), dependency_commands.MOST_POST):
-                some = ids[i : i + dependency_commands.MOST_POST]
-                run(dependency_commands.resolve(KEYS, [(id, parent, "C") for id in some]))
+            for i in range(0, len(ids), enqueue_commands.MOST_POST):
+                some = ids[i : i + enqueue_commands.MOST_POST]
+                run(enqueue_commands.resolve(KEYS, [(id, parent, "C") for id in some]))
         assert work(hollow) == len(ids)
 
     hollow.time("fan-in", fan_in)

@@ -27,7 +27,7 @@ from bide.model.ids import new_id
 from bide.model.job import Claimed
 from bide.model.limits import Declared, Retention
 from bide.model.payload.body import MAX_DATA, Body, encode_item
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import fsck as fsck_commands
 from bide.protocol.commands import jobs as job_commands

@@ -13,7 +13,7 @@ import redis
 
 from bide import AsyncDelayQueue, DelayQueue, ServerUnavailable, State
 from bide.protocol.keys import keys_of
-from bide.queue.delay import items as item_rules
+from bide.queue import items as item_rules
 from tests.support.cpu_waits import Witness
 from tests.support.delay_queues import open_pile
 from tests.support.eventually import eventually

@@ -15,8 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from bide import AsyncQueue, Event, Queue
 from bide.embedded import Server
-from bide.model.events import read_event
-from bide.model.job import Claimed
+from bide.model.job import Claimed, read_event
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.worker import JobNote, Settle

@@ -16,7 +16,7 @@ from bide import Queue
 from bide.client import aio, blocking
 from bide.errors import BideError, ServerUnavailable
 from bide.model.payload.body import Body, encode_body
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands

@@ -21,7 +21,7 @@ from bide.cli.main import group
 from bide.client import acl, config
 from bide.model import dedup, job
 from bide.protocol import keys, scripts
-from bide.queue import explain
+from bide.queue import job_view
 from tests.docs.pages import ROOT
 
 MODULES: Final = (
@@ -195,7 +195,7 @@ def options(path: tuple[str, ...]) -> set[str]:
 
 STATES: Final = frozenset(str(state) for state in job.State)
 EVENTS: Final = frozenset(job.EVENTS)
-REASONS: Final = frozenset(get_args(explain.Kind))
+REASONS: Final = frozenset(get_args(job_view.Kind))
 ROLES: Final = frozenset(acl.ROLES)
 VARIABLES: Final = frozenset(config.VARIABLES)
 JOB_OPTIONS: Final = frozenset(bide.Options.__annotations__) | {*bide.TaskOptions.__annotations__}

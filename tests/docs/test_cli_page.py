@@ -21,7 +21,7 @@ import bide
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.queues import RunningTask, WorkerReport, heartbeat
 from bide.protocol.keys import keys_of
-from bide.queue.verbs import VERBS
+from bide.queue.select import VERBS
 from tests.docs.names import passages
 from tests.docs.pages import ROOT
 from tests.support.console import bide as command

@@ -23,7 +23,6 @@ from bide import (
     throttle,
 )
 from bide.model.dedup import DedupPolicy
-from bide.protocol.commands import dependencies as dependency_commands
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
@@ -193,10 +192,10 @@ def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None
     second = queue.enqueue(jobs.add, 2, depends_on=first, job_id="second")
     ended = [("second", f"{{other}}{first.id}", "C")]
     for _ in range(2):
-        queue._client.run(dependency_commands.resolve(queue.keys, ended))
+        queue._client.run(enqueue_commands.resolve(queue.keys, ended))
     assert burst(queue) == 1
     queue._client.run(
-        dependency_commands.resolve(queue.keys, [("second", f"{{other}}{first.id}", "F")])
+        enqueue_commands.resolve(queue.keys, [("second", f"{{other}}{first.id}", "F")])
     )
     assert second.refresh().status == "completed"
 

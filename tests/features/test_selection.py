@@ -14,7 +14,7 @@ import pytest
 from bide import AsyncQueue, BulkResult, Queue, UsageError
 from bide.client import blocking
 from bide.errors import ServerUnavailable
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from tests.support import jobs
 from tests.support.workers import burst
 
@@ -127,7 +127,7 @@ def test_values_are_compared_as_they_are_stored(url: str) -> None:
 def test_a_whole_selection_is_longer_than_a_page(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.queue._sync.selection.PAGE", 7)
+    monkeypatch.setattr("bide.queue._sync.scan.PAGE", 7)
     queue.enqueue_many([queue.prepare(mail, (n,), delay=LATER) for n in range(250)])
     assert [job.args[0] for job in queue.where(state="delayed")] == list(range(250))
     assert queue.where(task=mail).count() == 250
@@ -140,7 +140,7 @@ def test_a_whole_selection_is_longer_than_a_page(
 def test_a_job_that_comes_due_meanwhile_is_met_and_counted_once(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.queue._sync.selection.PAGE", 1)
+    monkeypatch.setattr("bide.queue._sync.scan.PAGE", 1)
     first, second = (queue.enqueue(mail, 1, delay=delay).id for delay in ("1h", "2h"))
 
     def come_due(result: BulkResult) -> None:
@@ -153,7 +153,7 @@ def test_a_job_that_comes_due_meanwhile_is_met_and_counted_once(
 
 
 def test_an_iteration_meets_each_job_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bide.queue._sync.selection.PAGE", 1)
+    monkeypatch.setattr("bide.queue._sync.scan.PAGE", 1)
     made = [queue.enqueue(mail, n, delay=delay).id for n, delay in enumerate(("1h", "2h"))]
     met = []
     for job in queue.where(task=mail):

@@ -13,20 +13,18 @@ import pytest
 
 from bide.cli import cron as cron_cli
 from bide.cli import screen
-from bide.cli.jobs.show import _print
 from bide.cli.options import read_address
 from bide.cli.screen import echo_json
+from bide.cli.show import _print
 from bide.cli.workers import print_workers
 from bide.client.execute import ClientState, Send, execute
 from bide.client.url import hide_password, resolve_url
 from bide.errors import BadSignature, BideError, PayloadError, UsageError
 from bide.logs import printable
 from bide.model.durations import from_us, to_bytes, to_us
-from bide.model.events import read_event
 from bide.model.history import read_history
-from bide.model.job import Claimed, RunRecord, Snapshot
+from bide.model.job import Claimed, RunRecord, Snapshot, read_event
 from bide.model.limits import Limits, Retention
-from bide.model.payload.batched import calls_in, frame, is_batch
 from bide.model.payload.body import (
     Body,
     decode_body,
@@ -38,11 +36,11 @@ from bide.model.payload.body import (
     encode_item,
     encode_result,
 )
-from bide.model.payload.serializers import CODECS
+from bide.model.payload.serializers import CODECS, calls_in, frame, is_batch
 from bide.model.payload.signing import Keyring, Seal, unsigned
 from bide.model.retry import Retry
 from bide.model.schedule import Cron, zone_of
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
@@ -51,19 +49,18 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
-from bide.queue.delay import ItemInfo
-from bide.queue.explain import Read, explain
-from bide.queue.job_view import JobView
+from bide.queue.items import ItemInfo
+from bide.queue.job_view import JobView, Read, explain
 from bide.queue.select import FoundJob, read_value
 from bide.tasks.task import TaskRegistry
 from bide.views import job
 from bide.views import schedules as schedule_report
 from bide.views.params import read_moment, relative
 from bide.views.queues import workers_report
+from bide.worker.invoke import prepare, read
 from bide.worker.lifespan import Lifespan
 from bide.worker.queue_state import QueueState, read_strategy
-from bide.worker.run.invoke import prepare, read
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 from tests.fuzz import tasks
 from tests.fuzz.mutate import Mutator
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from bide.model.durations import from_us
-from bide.model.events import Event, read_event
-from bide.model.job import State
+from bide.model.job import Event, State, read_event
 from bide.model.limits import Retention
 from bide.model.payload.body import Body, encode_body, encode_item
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands

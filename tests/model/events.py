@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from datetime import datetime
 from typing import Final
 
-from bide.model.events import Event, follows
+from bide.model.job import Event, follows
 from tests.model.store import FINISHED
 
 AFTER: Final = {

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import redis
 
 from bide.client import blocking
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.keys import LAYOUT, keys_of
 from bide.protocol.scripts import TEST_CLOCK
 from tests.model.store import DUE, FINISHED, Store, by_score

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bide.model.job import Claimed
-from bide.model.payload.batched import is_batch
 from bide.model.payload.body import Body, decode_body, encode_body
-from bide.protocol.command import pieces
+from bide.model.payload.serializers import is_batch
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import pieces
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Settle

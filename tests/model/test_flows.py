@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bide.client import blocking
-from bide.model.constraints import Constraints
 from bide.model.job import Claimed
+from bide.model.options import Constraints
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bide.model.payload.batched import is_batch
 from bide.model.payload.body import Body, decode_body, encode_body
+from bide.model.payload.serializers import is_batch
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared

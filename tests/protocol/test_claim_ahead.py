@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bide.model.job import Claimed
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.worker import MAX_AHEAD_US, Settle
 from bide.protocol.keys import Keys

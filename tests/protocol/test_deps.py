@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bide.model.job import State
-from bide.protocol.commands import dependencies as dependency_commands
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
@@ -57,8 +56,8 @@ def test_it_waits_until_its_parent_has_completed_and_runs_at_once(q: Probe) -> N
 def test_its_parent_knows_it_until_it_has_ended(q: Probe) -> None:
     add(q, job("a"), job("b", "a"), job("c", "a"), job("ab"), job("d", "ab"), job("e", "d"))
 
-    def children(id: str, most: int = 10) -> dependency_commands.Children:
-        return q.run(dependency_commands.children(q.keys, id, most))
+    def children(id: str, most: int = 10) -> enqueue_commands.Children:
+        return q.run(enqueue_commands.children(q.keys, id, most))
 
     assert children("a") == (2, ["b", "c"])
     assert children("a", 1) == (2, ["b"])

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.protocol.commands import dependencies as dependency_commands
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
@@ -123,7 +122,7 @@ def test_what_many_have_waited_for_is_removed_in_its_time(q: Probe) -> None:
 
 def test_of_a_parent_that_is_purged_other_queues_hear(q: Probe) -> None:
     add(q, job("a"))
-    q.run(dependency_commands.subscribe(q.keys, [("{other}b", "a")]))
+    q.run(enqueue_commands.subscribe(q.keys, [("{other}b", "a")]))
     q.run(job_commands.purge(q.keys, "e1"))
     while q.run(job_commands.purge(q.keys, None)).more:
         pass

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from bide.model.durations import from_us
-from bide.model.events import Event, follows
-from bide.model.job import EVENTS, TRANSITIONS
+from bide.model.job import EVENTS, TRANSITIONS, Event, follows
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.worker import Outcome, Settle
 from tests.support.probe import BODY, LEASE, SECOND, Probe

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bide.model.job import State
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
 from tests.support.probe import BODY, SECOND, Probe

@@ -9,7 +9,7 @@ import redis
 
 from bide.errors import ServerFull
 from bide.model.limits import Declared
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands

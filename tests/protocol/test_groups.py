@@ -8,7 +8,7 @@ import pytest
 
 from bide.model.job import State
 from bide.model.payload.body import Body, encode_body
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bide import ServerRefused
-from bide.model.events import Event, follows
+from bide.model.job import Event, follows
 from tests.support.probe import Probe
 
 

@@ -9,7 +9,7 @@ import pytest
 from bide.model.ids import new_id
 from bide.model.limits import Retention
 from bide.model.payload.body import ITEM_MARK
-from bide.protocol.command import command
+from bide.protocol.commands import command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from tests.support.invariants import assert_legal

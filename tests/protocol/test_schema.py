@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bide.errors import ClientTooOld
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.scripts import load, names
 from tests.support.operations import OPERATIONS

@@ -12,7 +12,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Outcome, Settle
-from bide.worker.run.outcome import CRASHES
+from bide.worker.outcome import CRASHES
 from tests.support.probe import BODY, LEASE, SECOND, Probe
 
 CRASH = b'{"type":"bide.WorkerCrashed","message":"SIGSEGV"}'

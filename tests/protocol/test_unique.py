@@ -10,7 +10,7 @@ import pytest
 from bide.errors import ScriptBug
 from bide.model.job import Claimed
 from bide.model.payload.body import Body, decode_body, encode_body
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
 from tests.support.probe import BODY, LEASE, SECOND, Probe

@@ -15,9 +15,9 @@ from typing import Any
 
 import redis
 
-from bide.model.constraints import Constraints
 from bide.model.history import read_history
 from bide.model.job import RunRecord
+from bide.model.options import Constraints
 from bide.model.payload.body import decode_body, decode_item, decode_result, is_item
 from bide.model.schedule import Schedule
 from bide.protocol.keys import DUE_SETS, LAYOUT, PREFIX, keys_of

@@ -6,8 +6,7 @@ from typing import Any
 
 from bide.model.limits import Declared, Retention
 from bide.model.schedule import Schedule, Timing
-from bide.protocol.command import Command
-from bide.protocol.commands import dependencies as dependency_commands
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import fsck as fsck_commands
 from bide.protocol.commands import jobs as job_commands
@@ -42,19 +41,19 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (1, enqueue_commands.enqueue(MAIL, [JOB], ("replica", "fsync"))),
         (0, enqueue_commands.enqueue(MAIL, [], ("fsync",))),
     ],
-    "dependencies.add_dependencies": [
-        (n, dependency_commands.add_dependencies(MAIL, "a", [("b", "-")] * n, True, list))
+    "enqueue.add_dependencies": [
+        (n, enqueue_commands.add_dependencies(MAIL, "a", [("b", "-")] * n, True, list))
         for n in (0, 3)
     ],
-    "dependencies.children": [(0, dependency_commands.children(MAIL, "a", 20))],
-    "dependencies.subscribe": [
-        (n, dependency_commands.subscribe(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)
+    "enqueue.children": [(0, enqueue_commands.children(MAIL, "a", 20))],
+    "enqueue.subscribe": [
+        (n, enqueue_commands.subscribe(MAIL, [("{other}a", "b")] * n)) for n in (1, 3)
     ],
-    "dependencies.read_outbox": [
-        (n, dependency_commands.read_outbox(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)
+    "enqueue.read_outbox": [
+        (n, enqueue_commands.read_outbox(MAIL, "-", ["@{other}a b C"] * n)) for n in (0, 3)
     ],
-    "dependencies.resolve": [
-        (n, dependency_commands.resolve(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)
+    "enqueue.resolve": [
+        (n, enqueue_commands.resolve(MAIL, [("a", "{other}b", "C")] * n)) for n in (1, 3)
     ],
     "worker.claim": [(0, worker_commands.claim(MAIL, "w1", 1, 10, 1_000_000, 0))],
     "worker.server_time": [(0, worker_commands.server_time(MAIL))],

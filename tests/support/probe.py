@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 import redis
 
 from bide.client import aio, blocking
-from bide.model.events import Event, read_event
 from bide.model.history import History, read_history
-from bide.model.job import Claimed, RunRecord, Snapshot
+from bide.model.job import Claimed, Event, RunRecord, Snapshot, read_event
 from bide.model.limits import Limits, Retention
 from bide.model.payload.body import Body, decode_item, encode_body, encode_item
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands

@@ -14,7 +14,7 @@ from bide.model.job import Claimed
 from bide.model.limits import Retention
 from bide.model.payload.body import Body, encode_body, of_schedule
 from bide.model.schedule import Timing
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands

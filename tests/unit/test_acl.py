@@ -10,7 +10,7 @@ import pytest
 from bide.client.acl import ROLES, SCRIPTS, missing, rules
 from bide.model.payload.body import Body, encode_body
 from bide.protocol import scripts
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import fsck as fsck_commands
 from bide.protocol.commands import jobs as job_commands

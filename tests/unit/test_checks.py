@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from bide.cli.doctor import CheckResult, diagnose
-from bide.cli.production import PAGES, points
-from bide.cli.server import Readings
+from bide.cli.server import PAGES, Readings, points
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import WorkerInfo, WorkerReport
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bide.cli.enqueue import enqueue
+from bide.cli.jobs import enqueue
 from bide.cli.main import (
     FAILED,
     INTERRUPTED,

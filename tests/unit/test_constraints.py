@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bide import Queue, UsageError
-from bide.model.constraints import Constraints, write_constraints
+from bide.model.options import Constraints, write_constraints
 
 AT = datetime(2035, 6, 1, 9, 0, tzinfo=UTC)
 AT_US = round(AT.timestamp() * 1e6)

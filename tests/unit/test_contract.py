@@ -19,8 +19,7 @@ import redis
 from bide.client import blocking
 from bide.errors import ScriptBug
 from bide.protocol import scripts
-from bide.protocol.command import Command
-from bide.protocol.commands import dependencies as dependency_commands
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import fsck as fsck_commands
 from bide.protocol.commands import jobs as job_commands
@@ -287,7 +286,7 @@ def test_every_operation_is_in_the_table_and_every_script_is_called_by_one() -> 
         queue_commands,
         enqueue_commands,
         schedule_commands,
-        dependency_commands,
+        enqueue_commands,
         fsck_commands,
     ]
     operations = {

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from bide.worker.executors.base import Alarm, Threads, make_alarm
 from bide.worker.executors.local import Deadlines
-from bide.worker.threads import Alarm, Threads, make_alarm
 
 pytestmark = pytest.mark.anyio
 

@@ -11,11 +11,10 @@ import pytest
 
 from bide import Batch, Debounce, Throttle, Unique, UsageError, batch, debounce, throttle
 from bide.errors import PayloadError
-from bide.model.constraints import Constraints, has_dedup, write_constraints
 from bide.model.dedup import DedupPolicy, describe_dedup, write_dedup
-from bide.model.payload.batched import calls_in, frame
+from bide.model.options import Constraints, has_dedup, write_constraints
 from bide.model.payload.body import Body, decode_body, decode_envelope, encode_body
-from bide.model.payload.serializers import pack
+from bide.model.payload.serializers import calls_in, frame, pack
 from bide.model.payload.signing import is_signed, unsigned
 
 

@@ -13,11 +13,10 @@ from bide import AsyncDelayQueue
 from bide.errors import BideError, ServerUnavailable
 from bide.model.job import Claimed
 from bide.model.payload.body import encode_item
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands.worker import Claim, ClaimSession, Popped
-from bide.queue.delay._async import queue as delay_queue
-from bide.queue.delay.items import TakeOptions
-from bide.queue.delay.sessions import ConsumerSessions
+from bide.queue._async import delay as delay_queue
+from bide.queue.items import ConsumerSessions, TakeOptions
 
 NOW = 1_795_214_038_547_684
 EMPTY = Claim(NOW, NOW + 2_000_000, 0, False, False, False, [])

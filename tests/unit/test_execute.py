@@ -28,7 +28,7 @@ from bide.errors import (
     ServerUnavailable,
     UsageError,
 )
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import SERVER_CLOCK, TEST_CLOCK, load

@@ -12,7 +12,7 @@ from bide.model.limits import Limits, Retention
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import WorkerInfo, WorkerReport
-from bide.queue.explain import Read, explain
+from bide.queue.job_view import Read, explain
 
 NOW = 1_795_000_000_000_000
 NO_LIMITS = Limits()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bide.worker.run.outcome import MOST_LOGGED, LogLimiter
+from bide.worker.outcome import MOST_LOGGED, LogLimiter
 
 
 def test_so_many_are_logged_in_a_second_and_that_there_are_more(

@@ -18,7 +18,7 @@ from bide.protocol.commands.worker import Claim, Lost, Settle
 from bide.protocol.keys import keys_of
 from bide.worker.loop import WorkerLoop, _QueueCalls
 from bide.worker.queue_state import PollingOrder, QueueState
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bide.worker.processes.job_table import LOST_AFTER, LostJobs
+from bide.worker.processes.ipc import LOST_AFTER, LostJobs
 
 NOBODY: frozenset[int] = frozenset()
 LATER = LOST_AFTER + 0.1

@@ -20,7 +20,7 @@ def test_each_module_is_up_to_date(source: Path, target: Path) -> None:
 
 def test_there_are_queues_and_delay_queues() -> None:
     targets = {target.relative_to(SCRIPT["SOURCE"]).as_posix() for _, target in MODULES}
-    assert {"bide/queue/_sync/queue.py", "bide/queue/delay/_sync/queue.py"} <= targets
+    assert {"bide/queue/_sync/queue.py", "bide/queue/_sync/delay.py"} <= targets
 
 
 def test_each_sentence_that_differs_is_said_somewhere() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bide import UsageError
-from bide.model.program import module_of, program_of
+from bide.model.ids import module_of, program_of
 from bide.tasks.registry import task_name
 
 SHOP = """
@@ -100,7 +100,7 @@ def test_a_file_leads_to_the_module_that_it_is(shop: Path) -> None:
 
 
 def test_what_a_module_defines_is_in_that_module() -> None:
-    assert module_of(module_of) == "bide.model.program"
+    assert module_of(module_of) == "bide.model.ids"
     assert module_of(UsageError) == "bide.errors"
     assert module_of(3) is None
-    assert task_name(module_of) == "bide.model.program:module_of"
+    assert task_name(module_of) == "bide.model.ids:module_of"

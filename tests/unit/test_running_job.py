@@ -10,7 +10,7 @@ from bide.model.job import Claimed
 from bide.protocol.commands.worker import Claim
 from bide.protocol.keys import keys_of
 from bide.worker.queue_state import QueueState
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 
 NOW = 1_795_214_038_547_684
 

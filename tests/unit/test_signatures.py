@@ -31,8 +31,8 @@ from bide.client import aio
 from bide.client import blocking as sync
 from bide.model.options import Options
 from bide.queue import AsyncEventListener, AsyncEvents, EventListener, Events
-from bide.queue._async.task import AwaitedCall
-from bide.queue._sync.task import BlockingCall
+from bide.queue._async.job import AwaitedCall
+from bide.queue._sync.job import BlockingCall
 from bide.queue.core import options_only
 
 PAIRS = [

@@ -9,7 +9,6 @@ import pytest
 
 from bide.client import config
 from bide.errors import BadSignature, UsageError
-from bide.model.payload.batched import frame
 from bide.model.payload.body import (
     Body,
     decode_body,
@@ -20,6 +19,7 @@ from bide.model.payload.body import (
     encode_result,
     is_item,
 )
+from bide.model.payload.serializers import frame
 from bide.model.payload.signing import Keyring, Seal, is_signed, unsigned
 from bide.protocol.keys import keys_of
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bide.model import tracebacks
-from bide.model.tracebacks import format_error
+from bide.model.payload import body
+from bide.model.payload.body import format_error
 
 
 class Broken(Exception):
@@ -124,9 +124,9 @@ def test_one_that_was_not_raised_has_no_frames() -> None:
 
 
 def test_frames_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracebacks, "_MOST_FRAMES", 3)
+    monkeypatch.setattr(body, "_MOST_FRAMES", 3)
     for raises in (plain, silent, broken):
         with pytest.raises(Exception) as caught:  # noqa: PT011 - of any kind
             raises()
         format_error(caught.value)
-    assert len(tracebacks._frames) <= 3
+    assert len(body._frames) <= 3

@@ -13,7 +13,7 @@ from bide.protocol.commands.worker import Claim
 from bide.protocol.keys import keys_of
 from bide.worker.executors.base import CLAIMS, FURTHEST_US, GAP_US, UnknownTasks
 from bide.worker.queue_state import QueueState
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 
 NOW = 1_795_214_038_547_684
 STATION = QueueState(keys_of("mail"), "w1", 10_000_000)

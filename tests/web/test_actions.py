@@ -18,7 +18,7 @@ import redis
 from bide import Queue, Worker
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
-from bide.queue.verbs import spread
+from bide.queue.select import spread
 from bide.web import app
 from tests.support.serving import Page, Reply, serve
 

@@ -20,7 +20,7 @@ from bide.protocol.keys import keys_of
 from bide.protocol.scripts import SERVER_CLOCK
 from bide.worker.heartbeat import GRACE, Leases
 from bide.worker.queue_state import QueueState
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 from tests.support import jobs
 from tests.support.proxy import Proxy
 from tests.support.workers import at_work, eventually

@@ -12,7 +12,7 @@ import pytest
 from bide import Queue, State
 from bide.client.blocking import Client
 from bide.embedded import Server
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.keys import keys_of
 from tests.conftest import BINARIES

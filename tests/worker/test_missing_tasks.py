@@ -12,8 +12,7 @@ import pytest
 import redis
 
 from bide import Job, Queue, Retry, State
-from bide.worker import heartbeat
-from bide.worker.run import outcome
+from bide.worker import heartbeat, outcome
 from tests.support import jobs, surface
 from tests.support.missing import age, unknown_tasks
 from tests.support.workers import at_work, burst, eventually, worker

@@ -17,7 +17,7 @@ import redis
 from bide import Middleware, Queue, UsageError
 from bide.model.context import CurrentJob
 from bide.model.durations import to_us
-from bide.worker.run.outcome import begin_in_application
+from bide.worker.outcome import begin_in_application
 from tests.support import jobs, surface
 from tests.support.console import bide
 from tests.support.workers import burst

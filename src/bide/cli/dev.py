@@ -52,15 +52,15 @@ from bide.client.config import LOG_FORMATS, settings
 from bide.embedded import Server
 from bide.errors import BideError, UsageError
 from bide.logs import printable
-from bide.model.program import Program, program_of
+from bide.model.ids import Program, program_of
 from bide.worker import Worker
 from bide.worker.executors import EXECUTORS
 from bide.worker.lifespan import leave_threads_behind
+from bide.worker.outcome import from_application
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import Reader, send
 from bide.worker.processes.linux import python_command, signal_name
 from bide.worker.processes.pool import Control
-from bide.worker.run.outcome import from_application
 from bide.worker.supervisor import (
     Supervisor,
     WorkerConfig,

@@ -14,10 +14,9 @@ from typing import Final, Literal, NamedTuple
 import click
 import redis
 
-from bide.cli import production
 from bide.cli.options import import_from_here, json_option, option, site_options
 from bide.cli.screen import Cell, Style, count, echo, echo_json, hanging
-from bide.cli.server import Readings, delayed_on_rq, probe
+from bide.cli.server import Point, Readings, delayed_on_rq, points, probe
 from bide.contrib.rq_sets import DELAYED, OVERDUE, DelaySet
 from bide.embedded import OLDEST
 from bide.errors import BideError, ServerRefused
@@ -456,12 +455,12 @@ def doctor(ctx: click.Context, outbox: str | None, site: Site, as_json: bool) ->
     readings = probe(site.client.url)
     is_lost = all(one.lost for one in readings)
     findings = [*diagnose(readings), _scripts(site, is_lost)]
-    needs: list[production.Point] = []
+    needs: list[Point] = []
     if not is_lost:
         sets = delayed_on_rq(site.client)
         findings += [CheckResult("rq timer", *said) for said in _delayed_jobs_of_rq(sets)]
         workers, queues = _served(site)
-        needs = production.points(readings, site.client.url, workers, queues)
+        needs = points(readings, site.client.url, workers, queues)
     if found is not None:
         findings += [CheckResult("outbox", *said) for said in _outbox(found, str(outbox))]
     failed = any(finding.verdict == "fail" for finding in findings)
@@ -489,7 +488,7 @@ def doctor(ctx: click.Context, outbox: str | None, site: Site, as_json: bool) ->
     ctx.exit(1 if failed else 0)
 
 
-def _show_needs(needs: Sequence[production.Point]) -> None:
+def _show_needs(needs: Sequence[Point]) -> None:
     """Print what is missing for production, each with its page; the exit code does not count it."""
     open_points = [need for need in needs if need.state != "ok"]
     missing = sum(need.state == "missing" for need in needs)

@@ -34,7 +34,7 @@ from bide.model.durations import describe, to_us
 from bide.model.ids import check_name, short_id
 from bide.model.job import LISTABLE
 from bide.model.latency import Family, expose
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import fsck as ops
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.fsck import Finding, Step

@@ -16,10 +16,8 @@ from bide.cli.cron import cron
 from bide.cli.demo import demo
 from bide.cli.dev import dev
 from bide.cli.doctor import doctor
-from bide.cli.enqueue import enqueue
-from bide.cli.events import events
 from bide.cli.health import fsck, health, metrics
-from bide.cli.jobs import jobs
+from bide.cli.jobs import enqueue, jobs
 from bide.cli.options import (
     CommandGroup,
     PipeClosed,
@@ -29,13 +27,12 @@ from bide.cli.options import (
     server_options,
 )
 from bide.cli.outbox import outbox
-from bide.cli.overview import info, top, upcoming
+from bide.cli.overview import events, info, top, upcoming
 from bide.cli.queues import queues
 from bide.cli.run import rq_timer, web, worker
 from bide.cli.screen import echo, echo_json
 from bide.cli.server import acl
-from bide.cli.tasks import tasks
-from bide.cli.workers import workers
+from bide.cli.workers import tasks, workers
 from bide.client.url import resolve_prefix
 from bide.errors import BideError, JobNotFound, ScheduleNotFound, UsageError
 from bide.logs import printable

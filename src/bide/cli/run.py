@@ -278,7 +278,7 @@ def rq_timer(
     """
     try:
         from bide.contrib.rq import Timer
-        from bide.contrib.rq.scripts import client_of
+        from bide.contrib.rq.queue import client_of
     except ImportError as error:
         raise UsageError(str(error)) from None
     logs.setup(log_format or settings().log_format, logging.DEBUG if verbose else None)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, get_args
 
 from bide.client.url import Kind
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.keys import PREFIX, Keys, keys_of
 from bide.protocol.scripts import load
 

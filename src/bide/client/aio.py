@@ -42,7 +42,7 @@ from bide.client.url import (
     options,
 )
 from bide.errors import BideError, UsageError
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.scripts import SERVER_CLOCK, load
 
 T = TypeVar("T")

@@ -53,7 +53,7 @@ from bide.client.url import (
     options,
 )
 from bide.errors import BideError
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.scripts import SERVER_CLOCK
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from bide.errors import (
     ServerUnavailable,
     UsageError,
 )
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.keys import SCHEMA
 from bide.protocol.scripts import SERVER_CLOCK
 from bide.version import VERSION

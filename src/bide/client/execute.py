@@ -41,7 +41,7 @@ from bide.errors import (
 from bide.model import options
 from bide.model.durations import JITTER
 from bide.model.options import Kinds
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.scripts import load
 
 Call = tuple[Any, ...]

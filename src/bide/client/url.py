@@ -202,7 +202,7 @@ def resolve_url(url: str | RedisClient | None) -> str:
     The client library knows its scheme. A client is replaced by the URL of its server.
     """
     if url is not None and not isinstance(url, str):
-        from bide.client.borrow import url_of  # only where a program gives a client
+        from bide.client.credentials import url_of  # only where a program gives a client
 
         url = url_of(url)
     found, origin = url_or_prefix("url", url)

@@ -1,4 +1,4 @@
-"""Job ids: made by the client, sortable by creation.
+"""Ids of jobs, made by the client and sortable by creation; names, also those of modules.
 
 An id is 100 bits in 20 characters, in an alphabet whose letters sort as their values do: eleven
 letters of time since 1970, in eighths of a microsecond, and nine that are random. Jobs due at one
@@ -7,15 +7,21 @@ after a broken connection carries the same id, finds itself and changes nothing.
 
 Twenty characters because neither server stores an id of this kind in less; the 36 of a UUID would
 cost 32 to 47 bytes more per job (`docs/decisions/0001-key-layout.md`).
+
+A task that a program defines itself is in the module `__main__`, which no worker can import. A
+worker imports the program's file as a module instead, so names that are stored name that module.
+Its name is the one that `import` would need: a file of a package is imported from the directory
+above the topmost `__init__.py`.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from bide.errors import UsageError
 
@@ -123,3 +129,49 @@ def check_name(name: str, what: str) -> str:
     if len(name.encode()) > LONGEST:
         raise UsageError(f"{what} is longer than {LONGEST} bytes: {name[:40]!r}...")
     return name
+
+
+MAIN: Final = ("__main__", "__mp_main__")
+"""The module of a program; the second is its name in processes of `multiprocessing`."""
+
+
+class Program(NamedTuple):
+    """A module, and where it is."""
+
+    module: str
+    """Its name; each part should be an identifier, or it cannot be imported."""
+    root: str
+    """The directory that it is imported from."""
+
+
+def program_of(file: str) -> Program:
+    """Return the module of a Python file."""
+    root, name = os.path.split(os.path.realpath(file))
+    stem = name.removesuffix(".py")
+    names = [] if stem == "__init__" else [stem]
+    while os.path.exists(os.path.join(root, "__init__.py")) and root != os.path.dirname(root):
+        root, package = os.path.split(root)
+        names.insert(0, package)
+    return Program(".".join(names), root)
+
+
+def module_of(defined: Any) -> str | None:
+    """Return the module from which a worker imports a function or a class; None if there is none.
+
+    None for a class or a function that was typed, also in a shell that has run the program's file,
+    and if the file cannot be imported.
+    """
+    name: str | None = getattr(defined, "__module__", None)
+    if name not in MAIN:
+        return name
+    program = sys.modules.get(name)
+    file: str | None = getattr(program, "__file__", None)
+    if file is None or not file.endswith(".py"):
+        return None
+    code = getattr(defined, "__code__", None)
+    if code is not None and os.path.realpath(code.co_filename) != os.path.realpath(file):
+        return None
+    spec = getattr(program, "__spec__", None)
+    module: str = program_of(file).module if spec is None else spec.name
+    *_, last = parts = module.split(".")
+    return module if last != "__main__" and all(part.isidentifier() for part in parts) else None

@@ -23,7 +23,7 @@ import msgspec
 
 from bide.errors import JobTimeout, UsageError
 from bide.model.durations import JITTER, Duration, is_whole, to_us
-from bide.model.program import module_of
+from bide.model.ids import module_of
 
 # Not a `Log`: that is a floor above. What is logged here is one line without it, a function's name
 # and an exception's repr.

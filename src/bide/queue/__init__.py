@@ -1,15 +1,13 @@
 """Queues, jobs and tasks, as users hold them; blocking ones and awaited ones."""
 
 from bide.queue._async.events import AsyncEventListener, AsyncEvents
-from bide.queue._async.job import AsyncJob
+from bide.queue._async.job import AsyncJob, AsyncTask
 from bide.queue._async.queue import AsyncQueue
 from bide.queue._async.schedules import AsyncGroup, AsyncSchedules
-from bide.queue._async.task import AsyncTask
 from bide.queue._sync.events import EventListener, Events
-from bide.queue._sync.job import Job
+from bide.queue._sync.job import Job, Task
 from bide.queue._sync.queue import Queue
 from bide.queue._sync.schedules import Group, Schedules
-from bide.queue._sync.task import Task
 
 __all__ = [
     "AsyncEventListener",

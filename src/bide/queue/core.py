@@ -24,11 +24,10 @@ from bide.errors import (
     ServerUnavailable,
     UsageError,
 )
-from bide.model.constraints import check_concurrency, has_dedup
 from bide.model.dedup import write_dedup
 from bide.model.durations import Duration, at_to_us, delay_to_us, is_whole, to_us
-from bide.model.events import Event, check_kinds
 from bide.model.ids import check_name
+from bide.model.job import Event, check_kinds
 from bide.model.limits import KEEP, Declared, stored_active, stored_rate
 from bide.model.options import (
     CONSTRAINTS,
@@ -36,12 +35,14 @@ from bide.model.options import (
     Options,
     QueueSettings,
     TaskOptions,
+    check_concurrency,
     check_names,
+    has_dedup,
 )
 from bide.model.payload.body import Body, is_item
 from bide.model.payload.serializers import CODECS, Codec, pack
 from bide.model.payload.signing import VARIABLE, Kind, Seal
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands

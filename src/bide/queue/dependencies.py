@@ -9,13 +9,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from bide.errors import JobNotFound, UsageError
-from bide.model.constraints import RunIf, check_apart, has_dedup, write_constraints
 from bide.model.ids import check_name
 from bide.model.job import Snapshot
-from bide.model.options import Options, Parents, TaskOptions
+from bide.model.options import (
+    Options,
+    Parents,
+    RunIf,
+    TaskOptions,
+    check_apart,
+    has_dedup,
+    write_constraints,
+)
 from bide.model.payload.body import with_parents
-from bide.protocol.commands.dependencies import check_count, is_remote, split_reference
-from bide.protocol.commands.enqueue import Prepared, parents_of
+from bide.protocol.commands.enqueue import (
+    Prepared,
+    check_count,
+    is_remote,
+    parents_of,
+    split_reference,
+)
 
 
 class QueueRef(Protocol):

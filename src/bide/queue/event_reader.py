@@ -15,7 +15,8 @@ from bide.client.execute import MOST_READ, Entries
 from bide.client.url import RECONNECT_PAUSE
 from bide.errors import UsageError
 from bide.model.durations import SECOND_US, Duration, to_us
-from bide.model.events import (
+from bide.model.ids import check_name, new_id
+from bide.model.job import (
     GAP,
     OF_QUEUE,
     Event,
@@ -26,8 +27,7 @@ from bide.model.events import (
     gap,
     read_event,
 )
-from bide.model.ids import check_name, new_id
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands.jobs import Position, listen
 from bide.protocol.keys import Keys
 

@@ -22,9 +22,8 @@ from bide.client.coalesce import Coalescer, PerLoop
 from bide.client.pubsub import AsyncWakeListener
 from bide.client.url import RedisClient
 from bide.errors import BideError, UsageError
-from bide.model.events import Event
 from bide.model.ids import short_id
-from bide.model.job import Snapshot
+from bide.model.job import Event, Snapshot
 from bide.model.options import Kinds
 from bide.model.payload.serializers import Codec
 from bide.protocol.commands import enqueue as enqueue_commands

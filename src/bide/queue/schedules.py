@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from bide.errors import ScheduleNotFound, UsageError
-from bide.model.constraints import Constraints, has_dedup
 from bide.model.durations import to_us
 from bide.model.ids import short_id
-from bide.model.options import ScheduleOptions, check_names
+from bide.model.options import Constraints, ScheduleOptions, check_names, has_dedup
 from bide.model.payload.body import of_schedule
 from bide.model.payload.signing import Seal
 from bide.model.schedule import (

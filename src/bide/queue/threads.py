@@ -19,10 +19,9 @@ from bide.client import blocking
 from bide.client.pubsub import WakeListener
 from bide.client.url import RedisClient
 from bide.errors import BideError
-from bide.model.events import Event
-from bide.model.job import Snapshot
+from bide.model.job import Event, Snapshot
 from bide.model.payload.serializers import Codec
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands.enqueue import Prepared, Receipt
 from bide.queue.core import Exchange, QueueCore, signed
 from bide.queue.event_reader import not_entered

@@ -23,8 +23,7 @@ from types import FunctionType
 from typing import Any, Final, Generic, TypeVar, overload
 
 from bide.errors import UsageError
-from bide.model.ids import LONGEST_TASK
-from bide.model.program import MAIN, module_of
+from bide.model.ids import LONGEST_TASK, MAIN, module_of
 
 Function = Callable[..., Any]
 

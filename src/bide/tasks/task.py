@@ -19,10 +19,9 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from bide.errors import TaskNotFound, UsageError
-from bide.model.constraints import write_constraints
 from bide.model.dedup import check_dedup
 from bide.model.durations import delay_to_us, to_us
-from bide.model.ids import LONGEST_TASK
+from bide.model.ids import LONGEST_TASK, program_of
 from bide.model.options import (
     CONSTRAINTS,
     OnCrash,
@@ -30,10 +29,10 @@ from bide.model.options import (
     TaskOptions,
     check_durability,
     check_names,
+    write_constraints,
 )
 from bide.model.payload.body import DEFAULT_TIMEOUT
 from bide.model.payload.signature import Signature
-from bide.model.program import program_of
 from bide.model.retry import NO_RETRY, Retry, as_retry
 from bide.protocol.keys import check_priority
 from bide.tasks.registry import Named, is_given, module_file, same, task_name

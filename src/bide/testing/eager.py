@@ -16,14 +16,19 @@ from typing import Any, Final, Self
 
 from bide.client import aio, blocking, config
 from bide.errors import JobWaitTimeout, UsageError
-from bide.model.constraints import Constraints
 from bide.model.ids import short_id
 from bide.model.job import FINISHED, Claimed, RunRecord, Snapshot, State
 from bide.model.limits import Retention
-from bide.model.payload.batched import frame
-from bide.protocol.command import Command
-from bide.protocol.commands.dependencies import is_remote, split_reference
-from bide.protocol.commands.enqueue import Prepared, Receipt, unknown_parent
+from bide.model.options import Constraints
+from bide.model.payload.serializers import frame
+from bide.protocol.commands import Command
+from bide.protocol.commands.enqueue import (
+    Prepared,
+    Receipt,
+    is_remote,
+    split_reference,
+    unknown_parent,
+)
 from bide.protocol.commands.jobs import PurgeReply, QueueStats
 from bide.protocol.keys import Keys
 from bide.queue.binding import Taken
@@ -41,7 +46,7 @@ from bide.testing.runner import (
     run_job,
 )
 from bide.worker.queue_state import QueueState
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 
 
 class FakeQueue:

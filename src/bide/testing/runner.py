@@ -40,13 +40,12 @@ from bide.protocol.scripts import SHARED_CLOCK
 from bide.tasks.registry import Resource
 from bide.tasks.task import Target, TaskRegistry
 from bide.testing.expect import JobSeen, Store
-from bide.worker import failure_hooks
+from bide.worker import outcome
+from bide.worker.invoke import Invocation, Wait, call_hooks, from_thread, hooks_due, prepare, read
 from bide.worker.lifespan import Lifespan
 from bide.worker.queue_state import QueueState
 from bide.worker.relay import DependencyRelay
-from bide.worker.run import outcome
-from bide.worker.run.invoke import Invocation, Wait, from_thread, prepare, read
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 from bide.worker.startup import is_lifo
 
 T = TypeVar("T")
@@ -285,8 +284,8 @@ async def run_job(
         judged = context.run(outcome.completed, run, value)
     else:
         judged = context.run(outcome.raised, run, error, served, in_run=call is not None)
-    if failure_hooks.is_due(judged):
-        await runner.call(context, partial(failure_hooks.call, run, judged, served))
+    if hooks_due(judged):
+        await runner.call(context, partial(call_hooks, run, judged, served))
     failed = judged.value if isinstance(judged.value, BaseException) else error
     return JobRun(judged.ended, error if judged.ended.outcome == "complete" else failed)
 

@@ -21,7 +21,7 @@ from bide.protocol.commands.schedules import Page, read_page
 from bide.protocol.keys import keys_of
 from bide.queue import AsyncQueue
 from bide.queue._async.scan import AsyncReader
-from bide.queue.explain import Read, Reason, explain
+from bide.queue.job_view import Read, Reason, explain
 from bide.queue.schedules import by_name
 from bide.queue.select import FoundJob, Mask
 from bide.views.job import mask_secrets

@@ -17,8 +17,7 @@ from bide.model.history import Attempt
 from bide.model.job import Snapshot
 from bide.model.payload.body import ErrorInfo
 from bide.model.retry import Retry
-from bide.queue.explain import Reason
-from bide.queue.job_view import call, written
+from bide.queue.job_view import Reason, call, written
 from bide.queue.select import FoundJob, Mask
 from bide.tasks.registry import module_file
 from bide.tasks.task import signature_of_loaded

@@ -9,10 +9,10 @@ from bide.errors import PayloadError, UsageError
 from bide.model.durations import from_us, to_us
 from bide.model.job import LISTABLE, Snapshot
 from bide.model.limits import describe_limits
-from bide.protocol.commands import dependencies as dependency_commands
+from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.dependencies import GATE, is_remote, split_reference
+from bide.protocol.commands.enqueue import GATE, is_remote, split_reference
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import BEGIN, GroupCounts, Page, WorkerInfo
 from bide.queue.dependencies import by_queue
@@ -168,7 +168,7 @@ async def dependencies(site: AsyncSite, queue: str, snapshot: Snapshot) -> dict[
     except PayloadError:
         parents = []
     below = await site.client.run(
-        dependency_commands.children(site.keys(queue), snapshot.id, MOST_RELATED)
+        enqueue_commands.children(site.keys(queue), snapshot.id, MOST_RELATED)
     )
     shown = set(await site.queues())
     waits_for = [hidden(one, shown) for one in snapshot.awaited if one != GATE]

@@ -30,7 +30,7 @@ from bide.protocol.commands import schedules as ops
 from bide.queue._async.scan import changes
 from bide.queue.core import settings_call, settings_calls
 from bide.queue.schedules import found, ran
-from bide.queue.verbs import VERBS, How, read_over
+from bide.queue.select import VERBS, How, read_over
 from bide.views._async import AsyncSite
 from bide.views.jobs import read_range
 from bide.views.params import LATEST_US, Params

@@ -32,10 +32,9 @@ from bide.model.schedule import zone_of
 from bide.version import VERSION
 from bide.views import READS
 from bide.views._async import AsyncSite
-from bide.views.charts import draw, draw_heatmap
 from bide.views.job import cut
 from bide.views.params import ORDER, NotFound, Params, about, megabytes, relative
-from bide.views.timeline import TIMELINE_SPANS
+from bide.views.timeline import TIMELINE_SPANS, draw, draw_heatmap
 from bide.web.access import Role, extra_headers, status_and_sentence
 from bide.web.selection import filled, settings_shown, stand_of
 

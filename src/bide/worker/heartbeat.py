@@ -35,7 +35,7 @@ from bide.logs import Log
 from bide.model.ids import short_id
 from bide.model.options import QueueSettings
 from bide.model.payload.signing import Keyring, Seal
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands.jobs import declare
 from bide.protocol.commands.queues import EVERY, WorkerReport, heartbeat, register_queues
 from bide.protocol.commands.schedules import read_schedules, refills, set_schedule
@@ -44,7 +44,7 @@ from bide.protocol.keys import Keys
 from bide.queue.core import declared_of
 from bide.queue.schedules import declared
 from bide.worker.queue_state import QueueState
-from bide.worker.run.running_job import RunningJob
+from bide.worker.running_job import RunningJob
 
 AGAIN: Final = 1.0
 """Seconds before a heartbeat that failed is sent again."""

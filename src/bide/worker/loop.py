@@ -35,7 +35,7 @@ from bide.errors import BideError, ScriptBug, ServerRefused
 from bide.logs import Log
 from bide.model.durations import JITTER
 from bide.model.ids import short_id
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands.worker import (
     MAX_SETTLE_BYTES,
     Claim,
@@ -43,13 +43,12 @@ from bide.protocol.commands.worker import (
     Verdict,
     server_time,
 )
-from bide.worker.executors.base import Executor
-from bide.worker.failure_hooks import Crashes
+from bide.worker.executors.base import Executor, make_alarm
 from bide.worker.heartbeat import ScheduleRefills
+from bide.worker.invoke import Crashes
 from bide.worker.queue_state import PollingOrder, QueueState
 from bide.worker.relay import DependencyRelay
-from bide.worker.run.running_job import RunningJob
-from bide.worker.threads import make_alarm
+from bide.worker.running_job import RunningJob
 
 _MARGIN: Final = 3.0
 

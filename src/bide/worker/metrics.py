@@ -23,7 +23,7 @@ from bide.protocol.commands.worker import Claim, Outcome, Settle, Verdict
 from bide.protocol.keys import Keys
 
 if TYPE_CHECKING:
-    from bide.worker.run.running_job import RunningJob
+    from bide.worker.running_job import RunningJob
 
 LATENESS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 3600)
 """Upper bounds of the lateness buckets: seconds from due to the first statement."""

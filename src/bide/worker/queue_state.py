@@ -33,7 +33,7 @@ from bide.errors import UsageError
 from bide.model.history import MAX_LINES, PROGRESS
 from bide.model.latency import FINEST, LAST
 from bide.model.payload.signing import Keyring, Seal
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands.worker import (
     MAX_AHEAD_US,
     MAX_NOTED,

@@ -17,8 +17,8 @@ from typing import Any, Final
 from bide.client import aio
 from bide.errors import BideError
 from bide.logs import Log
-from bide.protocol.command import Command
-from bide.protocol.commands.dependencies import (
+from bide.protocol.commands import Command
+from bide.protocol.commands.enqueue import (
     MOST_POST,
     DependencyMessage,
     read_outbox,

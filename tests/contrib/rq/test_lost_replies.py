@@ -9,7 +9,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bide.contrib.rq import DelayQueue
-from bide.contrib.rq.scripts import RqKeys
+from bide.contrib.rq.queue import RqKeys
 from bide.contrib.rq.timer import Mover
 from tests.contrib.rq import jobs
 from tests.contrib.rq.delay_rq import OldQueue

@@ -20,7 +20,7 @@ from rq.utils import utcformat
 
 import bide.contrib.rq.timer
 from bide.contrib.rq import DelayQueue, Timer
-from bide.contrib.rq.scripts import RqKeys, load
+from bide.contrib.rq.queue import RqKeys, load
 from bide.contrib.rq.timer import Mover
 from bide.embedded import Server
 from bide.errors import BideError, ServerRefused, ServerUnavailable, UsageError

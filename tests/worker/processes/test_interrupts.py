@@ -14,9 +14,8 @@ from bide.errors import JobCancelled, JobTimeout
 from bide.model.job import Claimed
 from bide.tasks.task import TaskRegistry
 from bide.worker.processes.child import CANCEL_SIGNAL, Child, Interrupts
-from bide.worker.processes.ipc import pair
-from bide.worker.processes.job_table import JobTable, Row
-from bide.worker.run.running_job import RunningJob
+from bide.worker.processes.ipc import JobTable, Row, pair
+from bide.worker.running_job import RunningJob
 from tests.worker.processes.test_lines import SETTING
 
 

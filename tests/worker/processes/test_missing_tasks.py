@@ -6,8 +6,7 @@ import pytest
 import redis
 
 from bide import State
-from bide.worker import heartbeat
-from bide.worker.run import outcome
+from bide.worker import heartbeat, outcome
 from tests.support import process_tasks as tasks
 from tests.support.missing import age, unknown_tasks
 from tests.support.process_bench import HOSTILE, ProcessBench

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bide.worker.processes.job_table import JobTable
+from bide.worker.processes.ipc import JobTable
 from bide.worker.processes.pool import Slot
 
 

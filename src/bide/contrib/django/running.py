@@ -33,7 +33,7 @@ from bide.model.job import State
 from bide.model.payload.convert import resolved
 from bide.model.payload.serializers import simplify
 from bide.queue import Job, Queue
-from bide.queue._sync.task import BlockingCall
+from bide.queue._sync.job import BlockingCall
 from bide.tasks.middleware import Around, Middleware
 from bide.tasks.registry import task_name
 from bide.tasks.task import register

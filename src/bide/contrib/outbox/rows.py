@@ -13,14 +13,14 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from bide.errors import UsageError
-from bide.model.constraints import Constraints, has_dedup
 from bide.model.durations import Duration
-from bide.model.options import Durability
+from bide.model.options import Constraints, Durability, has_dedup
 from bide.protocol.commands.enqueue import Prepared, when
 from bide.queue import AsyncQueue, Queue
+from bide.queue._async.delay import AsyncDelayQueue
+from bide.queue._sync.delay import DelayQueue
 from bide.queue.core import QueueCore, checked_ids, signed
-from bide.queue.delay import AsyncDelayQueue, DelayQueue
-from bide.queue.delay.items import prepare_items
+from bide.queue.items import prepare_items
 from bide.queue.pipeline import Batches
 
 Verb = Literal["enqueue", "push", "cancel", "cancel-waiting", "reschedule", "promote"]

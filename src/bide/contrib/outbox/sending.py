@@ -23,11 +23,11 @@ from bide.errors import (
     ServerReadOnly,
     ServerUnavailable,
 )
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Receipt
 from bide.queue import AsyncQueue, Queue
-from bide.queue.delay.items import RETENTION
+from bide.queue.items import RETENTION
 
 DOWN: Final = (ServerUnavailable, ServerFull, ServerReadOnly, AccessDenied)
 """Errors that concern all rows: nothing can be sent until the server, or its settings, change."""

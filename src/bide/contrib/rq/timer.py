@@ -40,11 +40,11 @@ from rq.worker_registration import clean_worker_registry
 
 from bide.client.errors import map_error
 from bide.client.url import GOODBYE, LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT
-from bide.contrib.rq.queue import DelayQueue
-from bide.contrib.rq.scripts import (
+from bide.contrib.rq.queue import (
     GONE,
     NO_CLUSTER,
     WAKEUPS,
+    DelayQueue,
     RqKeys,
     check_connection,
     client_like,

@@ -40,8 +40,9 @@ from bide.model.durations import Duration, to_us
 from bide.model.options import Durability, Options
 from bide.protocol.commands.enqueue import Prepared
 from bide.queue import AsyncQueue, Queue
+from bide.queue._async.delay import AsyncDelayQueue
+from bide.queue._sync.delay import DelayQueue
 from bide.queue.core import TaskCall
-from bide.queue.delay import AsyncDelayQueue, DelayQueue
 from bide.tasks.middleware import around_sending
 from bide.worker.outbox import OutboxRow, OutboxStats
 

@@ -32,7 +32,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from bide.errors import BadSignature, PayloadError, UsageError
 from bide.model.ids import short_id
-from bide.model.payload.batched import calls_in, is_batch
+from bide.model.payload.serializers import calls_in, is_batch
 
 Kind = Literal["job", "dedup", "item", "result", "schedule"]
 Verdict = Literal["good", "bad", "none", "unchecked"]

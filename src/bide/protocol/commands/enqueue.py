@@ -1,4 +1,4 @@
-"""Adding jobs."""
+"""Adding jobs, and what they wait for: a few parents at a time, also jobs of other queues."""
 
 from __future__ import annotations
 
@@ -8,27 +8,185 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from bide.errors import JobNotFound, ServerUnavailable, UsageError
-from bide.model.constraints import has_dedup
 from bide.model.dedup import EnqueueResult
 from bide.model.durations import Duration, at_to_us, delay_to_us
 from bide.model.ids import check_name, new_id, short_id
-from bide.model.options import LOCAL, Durability, Kinds, cannot, check_durability, kinds_of
-from bide.model.payload.body import Body, encode_body
-from bide.protocol.command import Arg, Command, command, pieces, text, words
-from bide.protocol.commands.dependencies import (
-    GATE,
-    add_dependencies,
-    is_remote,
-    split_reference,
-    subscribe,
+from bide.model.options import (
+    LOCAL,
+    Durability,
+    Kinds,
+    cannot,
+    check_durability,
+    has_dedup,
+    kinds_of,
 )
+from bide.model.payload.body import Body, encode_body
+from bide.protocol.commands import Arg, Command, command, pieces, raw, text, words
 from bide.protocol.keys import DEFAULT_PRIORITY, DUE_SETS, PRIORITIES, Keys, check_priority, keys_of
 from bide.protocol.scripts import SERVER_CLOCK, load
+
+T = TypeVar("T")
+
+GATE: Final = "{}"
+"""Stands for more that a job waits for, and that is not known yet."""
+
+MOST_PARENTS: Final = 20_000
+"""Jobs that one may wait for."""
+
+MOST_POST: Final = 250
+"""Messages that are read, and delivered, in one call at most."""
+
+Followup = Callable[[list[Any]], Any]
+"""Reads a reply, and returns the command that continues, or None."""
+
+
+def is_remote(parent: str) -> bool:
+    """Whether what is waited for, or waits, is of another queue."""
+    return parent.startswith("{")
+
+
+def check_count(parents: Sequence[str]) -> None:
+    """Refuse to wait for too many.
+
+    Raises:
+        UsageError: there are more than `MOST_PARENTS`.
+    """
+    if len(parents) > MOST_PARENTS:
+        raise UsageError(
+            f"A job can wait for {MOST_PARENTS:,} others, not for {len(parents):,}; have some jobs "
+            "wait for a part of them each, and this one for those."
+        )
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """Queue and id of a job of another queue."""
+    queue, _, id = reference[1:].partition("}")
+    return queue, id
+
+
+def add_dependencies(
+    keys: Keys,
+    child: str,
+    told: Sequence[tuple[str, str]],
+    is_last: bool,
+    parse: Callable[[list[Any]], T],
+    confirm: Kinds = (),
+    followup: Followup | None = None,
+) -> Command[T]:
+    """Say what else a job waits for that is being placed.
+
+    Args:
+        keys: of its queue.
+        child: the job.
+        told: what it waits for, and `-`; of another queue's job that has ended, how: `C`, `F`, `X`,
+            or `U` where there is none.
+        is_last: this is all that it waits for.
+        parse: reads the last reply.
+        confirm: what is to be waited for behind it.
+        followup: reads the reply.
+    """
+    args: list[Arg] = [raw(child), int(is_last)]
+    for parent, outcome in told:
+        args += (raw(parent), outcome)
+    return command("dep_add", keys, args, parse, confirm, followup)
+
+
+def subscribe(
+    keys: Keys, awaited: Sequence[tuple[str, str]], followup: Followup | None = None
+) -> Command[list[str]]:
+    """Have a queue tell the ends of its jobs to those of another; how each has ended by now.
+
+    For each `-` where it has not; `C`, `F`, `X` as `deps_edges.lua` has it; `U` where there is no
+    such job; `D` where the queue is a delay queue.
+
+    Args:
+        keys: of the queue that is to tell.
+        awaited: who waits, as `{queue}id`, and the id of the job here.
+        followup: reads the reply.
+    """
+    args: list[Arg] = []
+    for child, parent in awaited:
+        args += (raw(child), raw(parent))
+    return command("dep_subscribe", keys, args, lambda reply: words(reply, 1), followup=followup)
+
+
+class Children(NamedTuple):
+    """The jobs that wait for one, or have waited for it and have not ended."""
+
+    total: int
+    ids: list[str]
+    """The first of them; of jobs of other queues, `{queue}id`."""
+
+
+def children(keys: Keys, id: str, most: int) -> Command[Children]:
+    """Who waits for a job.
+
+    Args:
+        keys: of its queue.
+        id: the job.
+        most: how many are read at most.
+    """
+    return command(
+        "children", keys, (raw(id), most), lambda reply: Children(reply[2], words(reply, 3))
+    )
+
+
+class DependencyMessage(NamedTuple):
+    """Something to be told to, or asked of, another queue."""
+
+    stored: str
+    """As it stands on the server."""
+    queue: str
+    """The other."""
+    asks: bool
+    child: str
+    """The job that waits: its id, in the other queue where that is told, here where it is asked."""
+    parent: str
+    """The job that is waited for: its id."""
+    outcome: str = ""
+    """How it has ended, where that is told."""
+
+
+def read_outbox(keys: Keys, after: str, done: Sequence[str]) -> Command[list[DependencyMessage]]:
+    """Take off what was told or asked, and read what else is to be.
+
+    Args:
+        keys: of the queue.
+        after: the last that was read, as it stands on the server; `-` to begin.
+        done: what was told or asked, as it stands on the server.
+    """
+    args: list[Arg] = [raw(after), MOST_POST, *map(raw, done)]
+    return command("dep_outbox", keys, args, lambda reply: [*map(_message, words(reply, 1))])
+
+
+def resolve(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
+    """Tell a queue what came of jobs of another: of `MOST_POST` at most.
+
+    Args:
+        keys: of the queue whose jobs wait.
+        told: the job that waits; what it waits for, as `{queue}id`; `C`, `F` or `X`.
+    """
+    args: list[Arg] = []
+    for child, parent, outcome in told:
+        args += (raw(child), raw(parent), outcome)
+    return command("dep_resolve", keys, args, lambda reply: None)
+
+
+def _message(stored: str) -> DependencyMessage:
+    mark, rest = stored[0], stored[1:]
+    if mark == "@":
+        child, parent, outcome = rest.split(" ")
+        queue, child = split_reference(child)
+        return DependencyMessage(stored, queue, False, child, parent, outcome)
+    child, parent = rest.split(" ")
+    queue, parent = split_reference(parent)
+    return DependencyMessage(stored, queue, True, child, parent)
+
 
 CHUNK: Final = 250
 CHUNK_BYTES: Final = 2_000_000
@@ -75,7 +233,7 @@ class Prepared(NamedTuple):
     durability: Durability = "local"
     """The confirmation that the enqueue waits for."""
     constraints: str = ""
-    """Expiry, group, retention and deduplication, as `bide.model.constraints` writes them."""
+    """Expiry, group, retention and deduplication, as `bide.model.options` writes them."""
     parents: tuple[str, ...] = ()
     """The ids of the jobs that it depends on; of jobs of other queues, `{queue}id`."""
 

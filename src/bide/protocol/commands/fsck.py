@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from bide.protocol.command import Command, command, pieces, text
+from bide.protocol.commands import Command, command, pieces, text
 from bide.protocol.keys import LAYOUT, META, Keys
 
 STEP: Final = 80

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.errors import UsageError
-from bide.model.constraints import Constraints
 from bide.model.durations import from_us
 from bide.model.ids import new_id
 from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
 from bide.model.latency import Minute
 from bide.model.limits import Declared, Limits, Retention
-from bide.protocol.command import Arg, Command, command, number, pairs, pieces, raw, text, words
+from bide.model.options import Constraints
+from bide.protocol.commands import Arg, Command, command, number, pairs, pieces, raw, text, words
 from bide.protocol.keys import SCHEMA, Keys
 
 MOST_CHANGED: Final = 100

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from bide.errors import BideError, PayloadError
-from bide.model.constraints import check_concurrency
 from bide.model.durations import from_us
 from bide.model.ids import check_name, is_name
 from bide.model.limits import written_rate
+from bide.model.options import check_concurrency
 from bide.model.payload.body import decode_envelope
-from bide.protocol.command import Arg, Command, command, number, pairs, pieces, text, words
+from bide.protocol.commands import Arg, Command, command, number, pairs, pieces, text, words
 from bide.protocol.commands.jobs import DATA
 from bide.protocol.keys import Keys, keys_of
 

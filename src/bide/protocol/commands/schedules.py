@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.errors import UsageError
 from bide.model.schedule import Missed, Schedule, Timing
-from bide.protocol.command import Command, command, pieces, text, words
+from bide.protocol.commands import Command, command, pieces, text, words
 from bide.protocol.commands.enqueue import Receipt, read_result
 from bide.protocol.keys import Keys
 
@@ -32,7 +32,7 @@ class Draft(NamedTuple):
     body: bytes
     """Of its jobs; signed for the schedule, where there is a key."""
     constraints: str = ""
-    """What is asked of its jobs beside their due times, as `bide.model.constraints` writes it."""
+    """What is asked of its jobs beside their due times, as `bide.model.options` writes it."""
 
 
 class Set(NamedTuple):

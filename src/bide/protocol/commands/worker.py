@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from bide.model.job import Claimed
-from bide.protocol.command import Arg, Command, command, pieces, raw, text, words
+from bide.protocol.commands import Arg, Command, command, pieces, raw, text, words
 from bide.protocol.keys import Keys
 
 MAX_CLAIM: Final = 250

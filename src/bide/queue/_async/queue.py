@@ -10,24 +10,25 @@ from bide.client import aio, config
 from bide.client.execute import RETRY_FOR
 from bide.client.url import RedisClient
 from bide.errors import BideError, DuplicateJob
-from bide.model.constraints import Constraints, RunIf
 from bide.model.context import current_job
 from bide.model.dedup import Batch, DedupPolicy
 from bide.model.durations import Duration, to_us
-from bide.model.events import Event
 from bide.model.ids import new_id
+from bide.model.job import Event
 from bide.model.options import (
+    Constraints,
     Durability,
     OnCrash,
     Options,
     Parents,
     QueueSettings,
+    RunIf,
     ScheduleOptions,
     TaskOptions,
 )
 from bide.model.payload.serializers import Codec
 from bide.model.retry import Retry
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
@@ -37,9 +38,8 @@ from bide.protocol.commands.queues import GroupCounts, WorkerInfo
 from bide.protocol.keys import keys_of
 from bide.queue import loops
 from bide.queue._async.events import AsyncEventListener, AsyncEvents
-from bide.queue._async.job import AsyncJob
+from bide.queue._async.job import AsyncJob, AsyncTask, AsyncTaskDecorator
 from bide.queue._async.schedules import AsyncGroup, AsyncSchedules
-from bide.queue._async.task import AsyncTask, AsyncTaskDecorator
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
     Exchange,
@@ -61,8 +61,8 @@ from bide.tasks.middleware import around_sending
 from bide.tasks.task import Function
 
 if TYPE_CHECKING:
-    from bide.queue._async.selection import AsyncSelection
-    from bide.queue.verbs import BulkResult
+    from bide.queue._async.scan import AsyncSelection
+    from bide.queue.select import BulkResult
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -430,7 +430,7 @@ class AsyncQueue(loops.AsyncQueueSide):
         Raises:
             UsageError: a condition is invalid.
         """
-        from bide.queue._async.selection import AsyncSelection  # when it is first used
+        from bide.queue._async.scan import AsyncSelection  # when it is first used
         from bide.queue.select import make_filter
 
         wanted = make_filter(

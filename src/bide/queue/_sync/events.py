@@ -10,8 +10,8 @@ from bide.client import blocking
 from bide.client.url import LONGEST_RECONNECT_PAUSE
 from bide.errors import UsageError
 from bide.logs import Log
-from bide.model.events import GAP, Event
 from bide.model.ids import short_id
+from bide.model.job import GAP, Event
 from bide.queue import threads
 from bide.queue.event_reader import EventReader
 

@@ -11,24 +11,25 @@ from bide.client import blocking, config
 from bide.client.execute import RETRY_FOR
 from bide.client.url import RedisClient
 from bide.errors import BideError, DuplicateJob
-from bide.model.constraints import Constraints, RunIf
 from bide.model.context import current_job
 from bide.model.dedup import Batch, DedupPolicy
 from bide.model.durations import Duration, to_us
-from bide.model.events import Event
 from bide.model.ids import new_id
+from bide.model.job import Event
 from bide.model.options import (
+    Constraints,
     Durability,
     OnCrash,
     Options,
     Parents,
     QueueSettings,
+    RunIf,
     ScheduleOptions,
     TaskOptions,
 )
 from bide.model.payload.serializers import Codec
 from bide.model.retry import Retry
-from bide.protocol.command import Command
+from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
@@ -38,9 +39,8 @@ from bide.protocol.commands.queues import GroupCounts, WorkerInfo
 from bide.protocol.keys import keys_of
 from bide.queue import threads
 from bide.queue._sync.events import EventListener, Events
-from bide.queue._sync.job import Job
+from bide.queue._sync.job import Job, Task, TaskDecorator
 from bide.queue._sync.schedules import Group, Schedules
-from bide.queue._sync.task import Task, TaskDecorator
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
     Exchange,
@@ -62,8 +62,8 @@ from bide.tasks.middleware import around_sending
 from bide.tasks.task import Function
 
 if TYPE_CHECKING:
-    from bide.queue._sync.selection import Selection
-    from bide.queue.verbs import BulkResult
+    from bide.queue._sync.scan import Selection
+    from bide.queue.select import BulkResult
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -431,7 +431,7 @@ class Queue(threads.QueueSide):
         Raises:
             UsageError: a condition is invalid.
         """
-        from bide.queue._sync.selection import Selection  # when it is first used
+        from bide.queue._sync.scan import Selection  # when it is first used
         from bide.queue.select import make_filter
 
         wanted = make_filter(

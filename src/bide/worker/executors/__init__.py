@@ -11,8 +11,8 @@ from bide import logs
 from bide.client import config
 from bide.errors import UsageError
 from bide.model.durations import to_bytes
+from bide.model.ids import MAIN
 from bide.model.payload.signing import Keyring
-from bide.model.program import MAIN
 from bide.tasks.task import TaskRegistry, registering_modules
 from bide.worker.executors.base import Executor
 from bide.worker.executors.local import LocalExecutor

@@ -2,8 +2,8 @@
 
 A coroutine function runs as a task on the event loop, a plain function in a thread. An error ends
 only the job in which it occurs: a body that cannot be decoded, a task that is not served, an
-invalid argument or result, any exception, a time-out. `run.invoke` makes the call, and
-`run.outcome` decides the outcome.
+invalid argument or result, any exception, a time-out. `invoke` makes the call, and
+`outcome` decides the outcome.
 """
 
 from __future__ import annotations
@@ -25,17 +25,24 @@ from bide.model.ids import short_id
 from bide.protocol.commands.queues import RunningTask
 from bide.protocol.commands.worker import Ended
 from bide.tasks.task import TaskRegistry
-from bide.worker import failure_hooks
-from bide.worker.executors.base import Executor
+from bide.worker import outcome as outcomes
+from bide.worker.executors.base import Executor, Threads
 from bide.worker.heartbeat import GRACE
+from bide.worker.invoke import (
+    Invocation,
+    call_hooks,
+    call_hooks_async,
+    from_thread,
+    hooks_due,
+    identify_if_possible,
+    prepare,
+    read,
+)
 from bide.worker.lifespan import Lifespan
+from bide.worker.outcome import RunOutcome
 from bide.worker.processes.linux import rss
 from bide.worker.queue_state import STALE
-from bide.worker.run import outcome as outcomes
-from bide.worker.run.invoke import Invocation, from_thread, identify_if_possible, prepare, read
-from bide.worker.run.outcome import RunOutcome
-from bide.worker.run.running_job import CANCELLED, RunningJob
-from bide.worker.threads import Threads
+from bide.worker.running_job import CANCELLED, RunningJob
 
 
 class Timed(Protocol):
@@ -265,7 +272,7 @@ class LocalExecutor(Executor):
             outcome = outcomes.completed(run, await call.run_async())
         except BaseException as error:
             outcome = outcomes.raised(run, error, self._served, in_run=True)
-        if run.decide(outcome.ended) and failure_hooks.is_due(outcome):
+        if run.decide(outcome.ended) and hooks_due(outcome):
             with suppress(asyncio.CancelledError):  # the time-out expired; the outcome stays
                 await self._call_back(run, outcome)
         self._end(run)
@@ -276,8 +283,8 @@ class LocalExecutor(Executor):
             outcome = outcomes.completed(run, call.run(self._wait))
         except BaseException as error:
             outcome = outcomes.raised(run, error, self._served, in_run=True)
-        if run.decide(outcome.ended) and failure_hooks.is_due(outcome):
-            failure_hooks.call(run, outcome, self._served, self._wait)
+        if run.decide(outcome.ended) and hooks_due(outcome):
+            call_hooks(run, outcome, self._served, self._wait)
         return partial(self._ended_in_thread, run)
 
     def _ended_in_thread(self, run: RunningJob) -> None:
@@ -290,7 +297,7 @@ class LocalExecutor(Executor):
     async def _call_back(self, run: RunningJob, outcome: RunOutcome) -> None:
         """Call hooks and callback, within the rest of the job's time-out and a grace."""
         left = max(0.0, run.deadline - time.monotonic()) + GRACE
-        await failure_hooks.call_async(run, outcome, self._served, self._threads.run, left)
+        await call_hooks_async(run, outcome, self._served, self._threads.run, left)
 
     def _collect_ended(self) -> None:
         self._collecting = False  # first, so that later jobs schedule this again
@@ -336,7 +343,7 @@ class LocalExecutor(Executor):
         if run.decided is None:
             with run.named():
                 outcome = outcomes.raised(run, error, self._served)
-                if run.decide(outcome.ended) and failure_hooks.is_due(outcome):
+                if run.decide(outcome.ended) and hooks_due(outcome):
                     self._call_back_soon(run, outcome)
         self._end(run)  # also if only a callback takes too long
 
@@ -347,7 +354,7 @@ class LocalExecutor(Executor):
     def _report(self, run: RunningJob, how: str, has_failed: bool) -> None:
         identify_if_possible(run, self._served)
         outcome = outcomes.lost(run, how, has_failed)
-        if failure_hooks.is_due(outcome):
+        if hooks_due(outcome):
             self._call_back_soon(run, outcome)
 
     def _call_back_soon(self, run: RunningJob, outcome: RunOutcome) -> None:

@@ -25,15 +25,15 @@ from bide.worker.processes.ipc import (
     Decided,
     Done,
     Exited,
+    LostJobs,
     NoteAdded,
     Reply,
     decode_assign,
     encode_assign,
 )
-from bide.worker.processes.job_table import LostJobs
 from bide.worker.processes.linux import describe_exit
 from bide.worker.processes.pool import ProcessPool, Slot
-from bide.worker.run.running_job import BEGUN, CANCELLED, Death, RunningJob, task_of
+from bide.worker.running_job import BEGUN, CANCELLED, Death, RunningJob, task_of
 
 log = Log("bide.worker")
 

@@ -42,10 +42,21 @@ from bide.protocol.commands.worker import JobNote
 from bide.protocol.keys import keys_of
 from bide.tasks.registry import resources
 from bide.tasks.task import TaskRegistry
-from bide.worker import failure_hooks, lifespan
+from bide.worker import lifespan
+from bide.worker import outcome as outcomes
 from bide.worker.heartbeat import GRACE
+from bide.worker.invoke import (
+    Invocation,
+    call_hooks,
+    hooks_due,
+    identify,
+    identify_if_possible,
+    prepare,
+    read,
+)
 from bide.worker.lifespan import Lifespan
 from bide.worker.metrics import set_title
+from bide.worker.outcome import RunOutcome
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import (
     Assign,
@@ -57,15 +68,12 @@ from bide.worker.processes.ipc import (
     NoteAdded,
     Ready,
     Reply,
+    Row,
     Setting,
     decode_assign,
     encode,
 )
-from bide.worker.processes.job_table import Row
-from bide.worker.run import outcome as outcomes
-from bide.worker.run.invoke import Invocation, identify, identify_if_possible, prepare, read
-from bide.worker.run.outcome import RunOutcome
-from bide.worker.run.running_job import UNBEGUN, RunningJob
+from bide.worker.running_job import UNBEGUN, RunningJob
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -293,7 +301,7 @@ class Child:
         outcome = self._run_job(assign, run)
         self._check_self(run)
         run.decide(outcome.ended)
-        if failure_hooks.is_due(outcome):
+        if hooks_due(outcome):
             outcome = self._report_end(Decided(assign.number, outcome.ended), outcome, run)
             self._call_back(outcome, run)
         self._ran += 1
@@ -311,7 +319,7 @@ class Child:
 
     def _call_back(self, outcome: RunOutcome, run: RunningJob) -> None:
         self._row.limit(max(run.deadline, time.monotonic()))
-        failure_hooks.call(run, outcome, self._served, self._wait)
+        call_hooks(run, outcome, self._served, self._wait)
         self._check_self(run)
 
     def _report_end(self, end: Decided | Done, outcome: RunOutcome, run: RunningJob) -> RunOutcome:

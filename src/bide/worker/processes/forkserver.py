@@ -42,6 +42,7 @@ from bide.worker.processes.ipc import (
     PID,
     Assign,
     Exited,
+    JobTable,
     PoolEvent,
     Reader,
     Setting,
@@ -53,7 +54,6 @@ from bide.worker.processes.ipc import (
     pair,
     send,
 )
-from bide.worker.processes.job_table import JobTable
 from bide.worker.processes.linux import use_huge_pages
 
 WARMUP_RUNS: Final = 12

@@ -28,10 +28,12 @@ from bide.worker.processes.ipc import (
     Done,
     Exited,
     InitFailed,
+    JobTable,
     NoteAdded,
     Reader,
     Ready,
     Reply,
+    Row,
     Setting,
     Spawn,
     Spawned,
@@ -41,7 +43,6 @@ from bide.worker.processes.ipc import (
     pair,
     send,
 )
-from bide.worker.processes.job_table import JobTable, Row
 from bide.worker.processes.linux import describe_exit, python_command
 
 log = Log("bide.worker")

@@ -1,4 +1,4 @@
--- What the scripts of this folder share; `scripts.py` puts it before each of them.
+-- What the scripts of this folder share; `queue.py` puts it before each of them.
 
 -- The server's clock, in whole microseconds.
 local function clock()

@@ -28,7 +28,7 @@ from bide.model.retry import Retry
 from bide.protocol.commands.enqueue import check_when
 from bide.protocol.commands.worker import Ended
 from bide.tasks.task import Function, TaskRegistry
-from bide.worker.run.running_job import CANCELLED, UNBEGUN, RunningJob
+from bide.worker.running_job import CANCELLED, UNBEGUN, RunningJob
 
 _OURS: Final = ("bide", "importlib")
 """Packages whose frames are dropped from the start of a traceback."""

@@ -47,13 +47,12 @@ from bide.model.durations import at_to_us, describe, from_us, to_us
 from bide.model.history import Attempt
 from bide.model.ids import check_name, short_id
 from bide.model.job import State
-from bide.model.payload.batched import calls_in, is_batch
 from bide.model.payload.body import DEFAULT_TIMEOUT
+from bide.model.payload.serializers import calls_in, is_batch
 from bide.model.payload.signing import Kind, Seal, Verdict
 from bide.protocol.commands.jobs import MAX_PAGE
 from bide.queue._sync.scan import Scan
-from bide.queue.explain import Reason
-from bide.queue.job_view import call, error_line, not_found, written
+from bide.queue.job_view import Reason, call, error_line, not_found, written
 from bide.queue.select import EVERY, PAGE, Filter, FoundJob, anywhere, before_us, read_pairs
 from bide.views._sync import Site
 from bide.views.job import brief, full, given_description, policy_line, why_report

@@ -1,1 +1,0 @@
-"""Delay queues for code on an event loop."""

@@ -1,1 +1,0 @@
-"""One run of a job, from its stored body to its outcome."""
