@@ -202,9 +202,21 @@ def _share_processors(found: Sequence[tuple[dict[str, Any], int]]) -> None:
 )
 @flag("--operator", "Let requests from this machine change things too, if no token is set.")
 @queues_option("Queue to show; repeat for more.")
+@click.option(
+    "--outbox",
+    "outboxes",
+    metavar="OUTBOX",
+    multiple=True,
+    help="Outbox whose rows are shown too: shop.db:outbox; repeat for more.",
+)
 @server_options
 def web(
-    listen: str, operator: bool, queues: tuple[str, ...], url: str | None, prefix: str | None
+    listen: str,
+    operator: bool,
+    queues: tuple[str, ...],
+    outboxes: tuple[str, ...],
+    url: str | None,
+    prefix: str | None,
 ) -> None:
     """Serve the dashboard: what is due, queues, jobs, workers.
 
@@ -226,10 +238,15 @@ def web(
             f"--listen {listen} would let other machines in, and no token is set; set "
             "$BIDE_WEB_VIEWER_TOKEN or $BIDE_WEB_OPERATOR_TOKEN, or listen on 127.0.0.1."
         )
+    if queues and outboxes:
+        raise UsageError("An outbox has rows of all queues; give either --outbox or --queue.")
+    if outboxes:
+        import_from_here()
     page = app(
         url=url,
         prefix=prefix,
         queues=queues or None,
+        outboxes={path: load_outbox(path) for path in outboxes},
         local_role="operator" if operator else "viewer",
     )
     with _listening(host, port) as listener:

@@ -26,6 +26,7 @@ from bide.queue.schedules import by_name
 from bide.queue.select import FoundJob, Mask
 from bide.views.job import mask_secrets
 from bide.views.params import NotFound
+from bide.worker.outbox import OutboxLike
 
 PATIENCE: Final = 2.0
 """Seconds for which a call is repeated when the connection breaks: someone waits for the page."""
@@ -57,6 +58,8 @@ class AsyncSite(AsyncReader):
         self._retry_for = retry_for
         self._no_queue = no_queue
         self._queues: dict[str, AsyncQueue] = {}
+        self.outboxes: dict[str, OutboxLike] = {}
+        """By name; only the dashboard shows them."""
         self._only = None if queues is None else {check_name(q, "queue name") for q in queues}
         self.everywhere: Final = keys_of(None, self.prefix)
         """The keys that are no queue's own."""

@@ -1,4 +1,4 @@
-"""What an operator may change: a queue, a group, a schedule, or jobs.
+"""What an operator may change: a queue, a group, a schedule, a row of an outbox, or jobs.
 
 A form says the verb, and which jobs: by `id` in a queue `q`; by `from` and `to`, the range in which
 they are due; or by the filter of a list. Of a range or a filter, the answer is how many jobs that
@@ -33,6 +33,7 @@ from bide.queue.schedules import found, ran
 from bide.queue.select import VERBS, How, read_over
 from bide.views._async import AsyncSite
 from bide.views.jobs import read_range
+from bide.views.outbox import repair_rows
 from bide.views.params import LATEST_US, Params
 from bide.views.queues import queue as queue_view
 from bide.views.schedules import FoundSchedule, describe_schedule, foreseen, named
@@ -276,6 +277,9 @@ async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> 
         settings = read_group_settings(params)
         await site.client.run(settings_call(site.keys(queue), group, settings))
         return _to(request, "groups", q=queue)
+    if word in ("retry-row", "retry-rows", "delete-row"):
+        await repair_rows(site, params, word)
+        return _to(request, "outbox")
     if word not in VERBS:
         raise UsageError(f"There is no verb {word[:40]!r}; there are {', '.join(VERBS)}.")
     return await change_jobs(site, request, params, word)

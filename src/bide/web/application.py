@@ -12,7 +12,14 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
 
@@ -26,6 +33,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bide.errors import UsageError
 from bide.logs import plain
 from bide.queue.select import Mask
 from bide.views import READS
@@ -46,6 +54,7 @@ from bide.web.access import (
 from bide.web.actions import act
 from bide.web.live import Live
 from bide.web.pages import failed_as_page, page, recent, version
+from bide.worker.outbox import OutboxLike
 
 
 async def data(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
@@ -93,6 +102,7 @@ def app(
     authorize: Authorize | None = None,
     local_role: Role | str | None = None,
     mask: Mask = mask_secrets,
+    outboxes: Mapping[str, OutboxLike] | None = None,
 ) -> Starlette:
     """Create the dashboard, an ASGI application that you serve or mount in another application.
 
@@ -109,6 +119,8 @@ def app(
         local_role: the role of requests from this machine, if there is no token and no `authorize`.
             For development, and for a dashboard that is behind no proxy.
         mask: the function that masks payloads; default `mask_secrets`.
+        outboxes: outboxes whose rows the dashboard shows, by the names that it gives them. They
+            have rows of all queues, so `queues` may not be given too. Use engines that block.
 
     Raises:
         UsageError: an argument is invalid, or no argument gives a role to anybody.
@@ -118,6 +130,9 @@ def app(
         operator_token = os.environ.get(VARIABLES[Role.OPERATOR])
     access = Access(viewer_token, operator_token, authorize, local_role)
     site = AsyncSite(url, prefix, queues, mask)
+    if outboxes and queues is not None:
+        raise UsageError("An outbox has rows of all queues; give either outboxes= or queues=.")
+    site.outboxes.update(outboxes or {})
     live = Live(site)
 
     def route(path: str, answer: Answer, failed: Failed, method: str = "GET") -> BaseRoute:
