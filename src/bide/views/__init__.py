@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from bide.views import jobs, outbox, queues, schedules, timeline
+from bide.views import jobs, queues, schedules, timeline
 from bide.views._async import AsyncSite
 from bide.views.params import Params
 
@@ -30,6 +30,6 @@ READS: Final[dict[str, Read]] = {
     "schedule": schedules.schedule,
     "failures": jobs.failures,
     "workers": queues.workers,
-    "outbox": outbox.outboxes,
+    "outbox": queues.outboxes,
 }
 """Every read, by the name that stands in its address."""

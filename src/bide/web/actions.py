@@ -33,9 +33,9 @@ from bide.queue.schedules import found, ran
 from bide.queue.select import VERBS, How, read_over
 from bide.views._async import AsyncSite
 from bide.views.jobs import read_range
-from bide.views.outbox import repair_rows
 from bide.views.params import LATEST_US, Params
 from bide.views.queues import queue as queue_view
+from bide.views.queues import repair_rows
 from bide.views.schedules import FoundSchedule, describe_schedule, foreseen, named
 from bide.web.access import Refused, Role, status_and_sentence
 from bide.web.pages import render
