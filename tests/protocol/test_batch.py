@@ -80,6 +80,7 @@ END = f"{LONG},{5 * SECOND}"
 
 
 def test_after_its_end_a_list_is_due_and_later_items_do_not_postpone_it(q: Probe) -> None:
+    q.hold()
     assert give(q, "a", 1, LONG) == ("created", "a", 600)
     q.move(10)
     assert give(q, "b", "END", END) == ("batched", "a", 5)

@@ -212,37 +212,52 @@ end
 -- Takes up to `spare` jobs that are due a moment later, in that order. With the reply, the worker
 -- knows how long to wait for each: it arrives later than `now`, so no job can start early.
 local function take_ahead(spare)
-  local found, picks, until_us = {}, {}, now + ahead_us
-  for level, at in pairs(heads) do
-    if level <= LEVELS and at <= until_us and spare > 0 then
-      local picked = redis.call('ZRANGEBYSCORE', due[level], '-inf', until_us, 'WITHSCORES',
-        'LIMIT', 0, spare)
-      for i = 1, #picked, 2 do
-        found[#found + 1] = {level = level, id = picked[i], at = picked[i + 1]}
-      end
+  local levels, until_us = {}, now + ahead_us
+  for level = 1, LEVELS do
+    if heads[level] and heads[level] <= until_us then levels[#levels + 1] = level end
+  end
+  if #levels == 0 or spare <= 0 then return end
+  -- If several levels have more than fit, the latest moment is looked for until which all fit: to
+  -- read and sort as many jobs of each level would take ten times as long as to take those that fit.
+  local function is_too_late(at)
+    local jobs_until = 0
+    for _, level in ipairs(levels) do
+      jobs_until = jobs_until + redis.call('ZCOUNT', due[level], '-inf', at)
+    end
+    return jobs_until > spare
+  end
+  local all_fit = until_us
+  if #levels > 1 and is_too_late(until_us) then
+    local too_late = until_us
+    all_fit = now
+    while too_late - all_fit > 1 do
+      local middle = math.floor((all_fit + too_late) / 2)
+      if is_too_late(middle) then too_late = middle else all_fit = middle end
     end
   end
-  if #found == 0 then return end
-  table.sort(found, function(a, b)
-    local at, other = tonumber(a.at), tonumber(b.at)
-    if at ~= other then return at < other end
-    if a.level ~= b.level then return a.level < b.level end
-    return a.id < b.id
-  end)
-  for i = 1, math.min(spare, #found) do
-    local job = found[i]
-    local picked = picks[job.level] or {}
-    picks[job.level] = picked
-    picked[#picked + 1], picked[#picked + 2] = job.id, job.at
+  local picks, latest, left = {}, 0, spare
+  local function pick(from, to)
+    for _, level in ipairs(levels) do
+      local found = left > 0 and redis.call('ZRANGEBYSCORE', due[level], from, to, 'WITHSCORES',
+        'LIMIT', 0, left) or {}
+      local picked = picks[level] or {}
+      picks[level] = picked
+      for i = 1, #found, 2 do
+        picked[#picked + 1], picked[#picked + 2] = found[i], found[i + 1]
+        latest = math.max(latest, tonumber(found[i + 1]))
+      end
+      left = left - #found / 2
+    end
   end
-  for level = 1, LEVELS do
-    if picks[level] then
+  pick('-inf', all_fit)
+  if all_fit < until_us then pick('(' .. string.format('%.0f', all_fit), all_fit + 1) end
+  for _, level in ipairs(levels) do
+    if #picks[level] > 0 then
       take(level, picks[level])
       heads[level] = tonumber(redis.call('ZRANGE', due[level], 0, 0, 'WITHSCORES')[2])
     end
   end
   -- `pause` and `purge` wait until these have started, or have been returned.
-  local latest = tonumber(found[math.min(spare, #found)].at)
   local before = math.min(tonumber(set[19]) or 0, now + run_record.AHEAD)
   redis.call('HSET', meta, 'ahead_until', math.max(latest, before))
 end
