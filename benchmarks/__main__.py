@@ -34,6 +34,7 @@ MORE = (
     "flood",
     "faults",
     "imports",
+    "outbox",
     "web",
 )
 """What is measured by name: bide alone, and what takes long."""

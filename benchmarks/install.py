@@ -35,12 +35,12 @@ def install(name: str) -> Installed:
     script = PEERS / f"{name}.mjs"
     if script.exists():
         return Installed(["node", str(script)], {"BENCH_MODULES": str(_install_node(script))})
-    python = _install_python(PEERS / f"{name}.py")
+    python = install_python(PEERS / f"{name}.py")
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     return Installed([str(python), "-m", "benchmarks.peers.common", name], {"PATH": path})
 
 
-def _install_python(file: Path) -> Path:
+def install_python(file: Path) -> Path:
     """The Python of the environment; ours, if the file asks for none."""
     metadata = _METADATA.search(file.read_text())
     if metadata is None:
