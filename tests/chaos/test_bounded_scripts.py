@@ -477,6 +477,8 @@ def _time_groups(full: Full) -> None:
 
     full.time("enqueue_full", place)
     full.time("claim of groups", taken)
+    run(job_commands.limit(KEYS, "keep", "keep", "1 1000000 1"))
+    full.time("claim of groups that have one rate", taken)
     for outcome in ("complete", "release"):
         full.time(f"{outcome} of groups", partial(_settle_groups, full, outcome))
     full.time(

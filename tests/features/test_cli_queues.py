@@ -85,10 +85,36 @@ def test_limits_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue)
     assert "2/m in bursts of 3, 5 at once" in said(bide(home, "info", url=one_url))
     report = json.loads(limit("--json"))["queues"]["mail"]
     assert report == {
-        "rate": "2/m", "burst": 3, "concurrency": 5, "held_until": None, "limited_until": None,
-        "declared": None,
+        "rate": "2/m", "burst": 3, "concurrency": 5, "group_rate": None, "group_burst": None,
+        "held_until": None, "limited_until": None, "declared": None,
     }  # fmt: skip
     assert limit("--rate", "none", "--concurrency", "none") == "mail: no limits\n"
+
+
+def test_a_rate_of_all_groups_is_set_shown_and_removed(
+    home: Path, one_url: str, mail: Queue
+) -> None:
+    def limit(*args: str) -> str:
+        return said(bide(home, "queues", "limit", "mail", *args, url=one_url))
+
+    mail.enqueue("shop:remind", delay=60, group="g")
+    assert limit("--group-rate", "5/s") == "mail: 5/s in each group\n"
+    burst = ("--group-rate", "2/m", "--group-burst", "3")
+    assert limit("--rate", "1/s", *burst) == "mail: 1/s, 2/m in bursts of 3 in each group\n"
+    counts = mail.group("g").counts()
+    assert (counts.rate, counts.burst, counts.has_own_rate) == ("2/m", 3, False)
+    shown = said(bide(home, "queues", "groups", "mail", url=one_url))
+    assert "2/m in bursts of 3 by the queue" in shown
+    done = bide(home, "queues", "forget", "mail", url=one_url)
+    assert "--group-rate none" in error_of(done, 1)
+    assert limit("--rate", "none", "--group-rate", "none") == "mail: no limits\n"
+    assert mail.group("g").counts().rate is None
+    for args, says in (
+        (("--group-rate", "fast"), "group_rate must be how many in which time"),
+        (("--group-burst", "3"), "give it along with group_rate="),
+        (("-g", "g", "--group-rate", "1/s"), "give --rate, or no --group"),
+    ):
+        assert says in error_of(bide(home, "queues", "limit", "mail", *args, url=one_url), 2)
 
 
 def test_limits_of_a_group_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue) -> None:
@@ -107,7 +133,8 @@ def test_limits_of_a_group_are_set_shown_and_removed(home: Path, one_url: str, m
     assert "paused, 2/m in bursts of 3" in said(bide(home, "queues", "groups", "mail", url=one_url))
     asked = bide(home, "queues", "limit", "mail", "-g", "g", "--json", url=one_url)
     assert json.loads(said(asked))["queues"]["mail"] == {
-        "group": "g", "rate": "2/m", "burst": 3, "concurrency": 5, "paused": True,
+        "group": "g", "rate": "2/m", "burst": 3, "has_own_rate": True,
+        "concurrency": 5, "paused": True,
     }  # fmt: skip
     said(bide(home, "queues", "resume", "mail", "-g", "g", url=one_url))
     assert limit("--rate", "none") == "5 at once"

@@ -18,7 +18,13 @@ from bide.worker import heartbeat
 from tests.support import jobs
 from tests.support.workers import at_work, burst, eventually
 
-SETTINGS: dict[str, Any] = {"rate": "5/s", "concurrency": 3, "retention": Retention(count=7)}
+SETTINGS: dict[str, Any] = {
+    "rate": "5/s",
+    "concurrency": 3,
+    "retention": Retention(count=7),
+    "group_rate": "2/m",
+    "group_burst": 2,
+}
 HOUR = timedelta(hours=1)
 
 
@@ -44,6 +50,8 @@ def test_a_worker_applies_them_when_it_starts(
     assert stored(looking) == (None, None, 10_000), "nothing is sent before"
     Worker("hooks", url=one_url).run(burst=True)
     assert stored(looking) == ("5/s", 3, 7)
+    limits = looking.counts().limits
+    assert (limits.group_rate, limits.group_burst) == ("2/m", 2)
     assert declaring.name == "hooks"
 
 
@@ -69,10 +77,14 @@ def test_configure_has_the_last_word_and_the_log_says_so(
     assert stored(looking) == ("1/s", 3, 9)
     assert "queue hooks: the declared rate='5/s' and retention=Retention(" in caplog.text
     assert "configure the declared one to let the code decide again" in caplog.text
+    assert looking.counts().limits.declared == "5/s"
+    looking.configure(group_rate=None)
+    assert looking.counts().limits.declared == "5/s, 2/m in bursts of 2 in each group"
     looking.configure(rate="5/s")
     del declaring
-    burst(Queue("hooks", url=one_url, rate="7/s", concurrency=None))
+    burst(Queue("hooks", url=one_url, rate="7/s", concurrency=None, group_rate="3/s"))
     assert stored(looking) == ("7/s", None, 9)
+    assert looking.counts().limits.group_rate is None
 
 
 def test_a_worker_that_lives_applies_them_when_the_last_that_declared_others_has_gone(

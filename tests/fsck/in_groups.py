@@ -71,6 +71,12 @@ GROUPS = [
     ),
     case("a marker of no group", ("ZADD", "@turns", "0", "e 1 x"), finds=("turns", "x")),
     case("a marker of no form", ("ZADD", "@turns", "0", "noise"), finds=("turns", "noise")),
+    case("nobody rests until then", ("ZADD", "@resting", "1", "idle"), finds=("resting", "idle")),
+    case(
+        "one rests and nothing says until when",
+        ("HSET", "@groups", "x", f"5 0 0 0 0 {LATER} 0 q1 1000000 1 {LATER} 0 {LATER}"),
+        finds=("groups", "x"),
+    ),
     case("groups without mark", ("HDEL", "@meta", "groups"), finds=("meta", "groups")),
     # -- jobs that are put elsewhere
     case(

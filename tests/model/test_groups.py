@@ -84,6 +84,10 @@ class Real:
             found[name.decode()] = tuple(map(int, words[:7]))
         return found
 
+    def resting(self) -> dict[str, int]:
+        found = self.direct.zrange(self.keys["resting"], 0, -1, withscores=True)
+        return {name.decode(): int(score) for name, score in found}
+
     def markers(self) -> list[str]:
         return [marker.decode() for marker in self.direct.zrange(self.keys["turns"], 0, -1)]
 
@@ -98,10 +102,14 @@ def known(model: Model) -> dict[str, tuple[int, ...]]:
     return {
         group.name: (
             *(group.priority, group.asked, group.set, int(group.paused), group.level, group.turn),
-            *([group.free] if group.rate else []),
+            *([group.free] if group.stores_rate else []),
         )
         for group in model.groups.values()
     }
+
+
+def resting(model: Model) -> dict[str, int]:
+    return {group.name: group.turn for group in model.groups.values() if group.rests()}
 
 
 def markers(model: Model) -> list[str]:
@@ -145,6 +153,7 @@ def play(real: Real, model: Model, steps: list[tuple[str, Any]]) -> None:
             model.arrange(name, verb, value)
         assert real.known() == known(model), (verb, what)
         assert real.markers() == markers(model), (verb, what)
+        assert real.resting() == resting(model), (verb, what)
 
 
 def _change(real: Real, id: str, how: str, seconds: int) -> None:
@@ -159,6 +168,9 @@ def _change(real: Real, id: str, how: str, seconds: int) -> None:
 def _arrange(real: Real, name: str, verb: str, value: Any) -> None:
     if verb == "pause":
         command = queue_commands.configure(real.keys, name, paused=value)
+    elif verb == "shared rate":
+        rate = "none" if value is None else " ".join(map(str, value))
+        command = job_commands.limit(real.keys, "keep", "keep", rate)
     elif verb == "concurrency":
         command = queue_commands.configure(real.keys, name, concurrency=value)
     else:
@@ -202,6 +214,7 @@ STEP = st.one_of(
     st.tuples(st.just("pause"), st.tuples(IN, st.booleans())),
     st.tuples(st.just("concurrency"), st.tuples(IN, st.sampled_from((0, 1, 2)))),
     st.tuples(st.just("rate"), st.tuples(IN, st.sampled_from(RATES))),
+    st.tuples(st.just("shared rate"), st.tuples(st.just("all"), st.sampled_from(RATES))),
 )
 
 

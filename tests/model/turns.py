@@ -57,6 +57,10 @@ class Rate:
         lacks = self.lacks(now) - tokens
         self.full_at = now + lacks * self.period / self.count
 
+    def carried(self, new: Rate, now: int) -> None:
+        """`new` takes its place: it is full when this one would have been."""
+        new.full_at = Fraction(now + ceil(self.lacks(now) * self.period / self.count))
+
 
 @dataclass
 class Group:
@@ -66,13 +70,20 @@ class Group:
     set: int = 0
     paused: bool = False
     rate: Rate | None = None
+    is_shared: bool = True
+    """Its rate is the one that the queue gives, if any."""
     free: int = 0
+    stores_rate: bool = False
+    """One that the queue gives was stored, as a token was missing."""
     level: int = 0
     """Of its marker; 0 for none. So much less than 10 is its priority."""
     turn: int = 0
 
     def limit(self) -> int:
         return self.set or max(self.asked, 1)
+
+    def rests(self) -> bool:
+        return self.level == 0 and self.turn > 0
 
 
 @dataclass
@@ -83,6 +94,10 @@ class Model:
     jobs: dict[str, Job] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     had_odd: bool = False
+    shared_rate: tuple[int, int, int] | None = None
+    """Of each group without one of its own."""
+    is_rewinding: bool = False
+    """That has changed, and no claim has looked at the groups since."""
     ids: Iterator[int] = field(default_factory=itertools.count)
 
     def of(self, name: str, state: str) -> list[Job]:
@@ -90,7 +105,20 @@ class Model:
         return sorted(found, key=lambda job: (job.due, job.id))
 
     def touch(self, name: str, at_once: int = 0) -> Group:
-        return self.groups.setdefault(name, Group(name, asked=at_once))
+        group = self.groups.setdefault(name, Group(name, asked=at_once))
+        if group.is_shared:
+            self.give_rate(group, self.shared_rate)
+        return group
+
+    def give_rate(self, group: Group, value: tuple[int, int, int] | None) -> None:
+        before = group.rate
+        if before and (before.count, before.period, before.burst) == value:
+            return
+        group.rate, group.free = Rate(*value) if value else None, 0
+        if group.rate:
+            if before:
+                before.carried(group.rate, self.now)
+            group.free = group.rate.free_at(self.now)
 
     def settle_turn(self, group: Group) -> None:
         """Put its marker where it belongs, or forget it."""
@@ -102,7 +130,14 @@ class Model:
             if group.level and group.turn <= self.now and turn == self.now:
                 turn = group.turn  # it keeps its place
         group.level, group.turn = level, turn
-        if not (due or running or group.set or group.paused or group.rate):
+        is_short = group.rate is not None and group.rate.lacks(self.now) > 0
+        group.stores_rate = is_short or (group.rate is not None and not group.is_shared)
+        own = group.rate and not group.is_shared
+        if due or running or group.set or group.paused or own:
+            return
+        if group.rate and is_short:
+            group.turn = ceil(group.rate.full_at)  # it rests until then
+        else:
             self.groups.pop(group.name, None)
 
     def settle_turns(self, names: Iterable[str]) -> None:
@@ -122,6 +157,12 @@ class Model:
         self.settle_turns(job.group for job in jobs)
 
     def claim(self, count: int) -> list[str]:
+        if self.is_rewinding:
+            ahead = [g.name for g in self.groups.values() if g.level and g.turn > self.now]
+            self.settle_turns(ahead)
+            self.is_rewinding = False
+        for group in [g for g in self.groups.values() if g.rests() and g.turn <= self.now]:
+            del self.groups[group.name]
         taken: list[Job] = []
         steps = 2 * min(count, TURNS) + SPARE_STEPS
         had_odd = self.had_odd
@@ -161,7 +202,10 @@ class Model:
             steps -= len(met)
             begun = 0
             for group in met:
+                self.touch(group.name)
                 group.level = 0
+                if group.free > self.now:
+                    continue  # the rate has changed since its marker was set
                 head, *_ = self.of(group.name, "due")
                 self._begin(head)
                 taken.append(head)
@@ -185,7 +229,7 @@ class Model:
             job.state = "due"
         else:
             job.state = "ended"
-        group = self.groups.get(job.group)
+        group = self.touch(job.group) if job.group else None
         if group and group.rate and outcome == "release" and group.rate.last == job.started:
             group.rate.put_back(self.now, 1)
             group.free = group.rate.free_at(self.now)
@@ -202,21 +246,20 @@ class Model:
             self.settle_turns([job.group])
 
     def arrange(self, name: str, what: str, value: Any) -> None:
+        if what == "shared rate":
+            self.is_rewinding = self.is_rewinding or value != self.shared_rate
+            self.shared_rate = value
+            return
         group = self.touch(name)
         if what == "pause":
             group.paused = value
         elif what == "concurrency":
             group.set = value
-        elif value is None:
-            group.rate, group.free = None, 0
         else:
-            same = group.rate and (group.rate.count, group.rate.period, group.rate.burst) == value
-            if not same:
-                before = group.rate
-                group.rate = Rate(*value)
-                if before:
-                    lacks = before.lacks(self.now)
-                    left = ceil(lacks * before.period / before.count)
-                    group.rate.full_at = Fraction(self.now + left)
+            is_other = group.is_shared and value is not None
+            group.is_shared = value is None
+            self.give_rate(group, self.shared_rate if value is None else value)
+            if is_other and group.rate:  # what is carried over is whole microseconds
+                group.rate.carried(group.rate, self.now)
                 group.free = group.rate.free_at(self.now)
         self.settle_turn(group)

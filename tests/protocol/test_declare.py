@@ -120,7 +120,8 @@ def test_a_repeat_changes_nothing_and_wakes_nobody(q: Probe) -> None:
     [
         (Declared("1 1"), "rate"),
         (Declared(KEEP, "0"), "concurrency"),
-        (Declared(KEEP, KEEP, "1 2 3"), "retention"),
+        (Declared(KEEP, KEEP, "1"), "group_rate"),
+        (Declared(KEEP, KEEP, KEEP, "1 2 3"), "retention"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(q: Probe, settings: Declared, what: str) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from bide.errors import BideError
 from bide.model.job import State
+from bide.model.limits import KEEP
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
@@ -706,3 +708,163 @@ def test_a_cursor_that_cannot_be_read_begins_anew(q: Probe) -> None:
     q.raw.hset(q.keys["meta"], "rewinding", "odd")
     assert q.taken() == ["a"]
     assert "rewinding" not in q.holding().meta
+
+
+# -- the rate that a queue gives each of its groups
+
+
+def share(q: Probe, rate: str) -> None:
+    q.run(job_commands.limit(q.keys, KEEP, KEEP, rate))
+
+
+def run_one(q: Probe) -> str:
+    (job,) = q.claim(count=1).jobs
+    assert q.settle(job, "complete") == "ok"
+    return job.id
+
+
+def test_each_group_starts_so_many_of_its_jobs_per_period(q: Probe) -> None:
+    share(q, f"1 {1000 * SECOND} 1")
+    for name in ("a", "b"):
+        add(q, name, f"{name}-1", f"{name}-2")
+    q.add("single-1", "single-2")
+    assert sorted(run_one(q) for _ in range(4)) == ["a-1", "b-1", "single-1", "single-2"]
+    assert q.taken() == []
+    q.move(900)
+    assert q.taken() == []
+    q.move(101)
+    assert sorted(q.taken()) == ["a-2", "b-2"]
+
+
+def test_a_group_without_jobs_keeps_what_it_lacks_until_its_tokens_are_complete(q: Probe) -> None:
+    share(q, f"1 {1000 * SECOND} 2")
+    add(q, "g", "a", "b")
+    assert (run_one(q), run_one(q)) == ("a", "b")
+    (until,) = q.holding().resting.values()
+    assert q.run(queue_commands.page(q.keys, queue_commands.BEGIN)).groups == []
+    q.move(900)
+    add(q, "g", "c")
+    assert q.holding().resting == {}
+    assert q.taken() == [], "as its record was kept"
+    q.move(101)
+    assert run_one(q) == "c"
+    assert q.holding().resting["g"] > until
+    q.move(1950)
+    q.claim()
+    assert left(q) == (0, 0, 0, 1)
+    q.move(60)
+    q.claim()
+    assert left(q) == NOTHING
+    assert q.holding().resting == {}
+
+
+def test_many_groups_that_have_rested_are_forgotten_some_at_a_time(q: Probe) -> None:
+    share(q, f"1 {1000 * SECOND} 1")
+    names = [f"g{i:03}" for i in range(250)]
+    for name in names:
+        add(q, name, f"{name}-1")
+    done = 0
+    while done < len(names):
+        for job in q.claim(count=100).jobs:
+            assert q.settle(job, "complete") == "ok"
+            done += 1
+    assert len(q.holding().resting) == len(names)
+    q.move(1001)
+    assert q.claim().more
+    assert len(q.holding().resting) == 50
+    assert not q.claim().more
+    assert left(q) == NOTHING
+
+
+def test_a_rate_of_its_own_goes_before_that_of_the_queue(q: Probe) -> None:
+    q.run(queue_commands.configure(q.keys, "own", rate=f"2 {SECOND} 2"))
+    share(q, f"1 {1000 * SECOND} 1")
+    add(q, "own", "o-1", "o-2")
+    add(q, "other", "p-1", "p-2")
+    assert sorted(run_one(q) for _ in range(3)) == ["o-1", "o-2", "p-1"]
+    assert (group(q, "own").rate, group(q, "own").has_own_rate) == ("2/s", True)
+    assert (group(q, "other").rate, group(q, "other").has_own_rate) == ("1/1000s", False)
+    q.run(queue_commands.configure(q.keys, "own", rate="none"))
+    assert (group(q, "own").rate, group(q, "own").has_own_rate) == ("1/1000s", False)
+    add(q, "own", "o-3")
+    assert q.taken() == [], "what it has spent counts"
+    q.run(queue_commands.configure(q.keys, "own", rate=f"1 {1000 * SECOND} 1"))
+    assert group(q, "own").has_own_rate
+
+
+def test_who_waits_for_a_token_of_a_slow_rate_starts_when_the_rate_becomes_fast(q: Probe) -> None:
+    share(q, f"1 {3600 * SECOND} 1")
+    names = [f"g{i:02}" for i in range(60)]  # more than one claim looks at
+    for name in names:
+        add(q, name, f"{name}-1", f"{name}-2")
+    while jobs := q.claim(count=100).jobs:
+        for job in jobs:
+            assert q.settle(job, "complete") == "ok"
+    share(q, "none")
+    assert q.wakeups() == 1
+    seen: set[str] = set()
+    for _ in range(5):
+        seen |= {job.id for job in q.claim(count=100).jobs}
+    assert seen == {f"{name}-2" for name in names}
+    assert "rewinding" not in q.holding().meta
+
+
+def test_setting_the_rate_of_all_groups_again_and_again_gives_no_tokens(q: Probe) -> None:
+    add(q, "g", *"abc")
+    for n in (1, 2, 1):
+        share(q, f"1 {1000 * SECOND} {n}")
+        for _ in range(2):
+            q.move(0.1)
+            for job in q.claim().jobs:
+                assert q.settle(job, "complete") == "ok"
+    assert sorted(q.zset("completed")) == ["a", "b"]
+
+
+def test_what_a_worker_returns_unbegun_gives_its_group_the_token_of_the_queues_rate_back(
+    q: Probe,
+) -> None:
+    share(q, f"1 {1000 * SECOND} 1")
+    add(q, "g", "a")
+    (job,) = q.claim().jobs
+    assert q.settle(job, "release") == "ok"
+    assert q.taken() == ["a"]
+
+
+def test_purge_leaves_groups_that_rest_to_be_forgotten(q: Probe) -> None:
+    share(q, f"1 {1000 * SECOND} 1")
+    add(q, "rests", "a")
+    assert run_one(q) == "a"
+    add(q, "waits", "b", "c")
+    assert run_one(q) == "b"
+    assert q.run(job_commands.purge(q.keys, "this")).aside == 1
+    while q.run(job_commands.purge(q.keys, None)).more:
+        pass
+    assert sorted(q.holding().resting) == ["rests", "waits"]
+    q.move(1001)
+    q.claim()
+    assert left(q) == NOTHING
+
+
+def test_a_queue_whose_groups_only_rest_can_be_forgotten(q: Probe) -> None:
+    share(q, f"1 {1000 * SECOND} 1")
+    add(q, "g", "a", "b")
+    assert run_one(q) == "a"
+    q.run(job_commands.cancel(q.keys, ["b"], False))
+    share(q, "none")
+    q.run(job_commands.delete(q.keys, ["a", "b"]))
+    q.raw.delete(q.keys["keep"], q.keys["park"])
+    assert q.run(job_commands.forget(q.keys)) == {}
+    assert not q.raw.exists(q.keys["resting"])
+
+
+@pytest.mark.parametrize("rate", ["0 1 1", "1 1", "x", "1" * 51 + " 1 1"])
+def test_a_rate_of_all_groups_that_cannot_be_meant_is_refused(q: Probe, rate: str) -> None:
+    with pytest.raises(BideError, match="BADARG limit group_rate"):
+        share(q, rate)
+
+
+def test_a_rate_of_all_groups_that_cannot_be_read_is_none(q: Probe) -> None:
+    q.raw.hset(q.keys["meta"], "group_rate", "noise")
+    add(q, "g", "a", "b")
+    assert (run_one(q), run_one(q)) == ("a", "b")
+    assert left(q) == NOTHING

@@ -23,7 +23,7 @@ from bide.model.schedule import Schedule
 from bide.protocol.keys import DUE_SETS, LAYOUT, PREFIX, keys_of
 
 _SETS = ("blocked", "active", "completed", "failed", "cancelled")
-_ASIDE = ("asked", "waiters", "expiring", "schedules", "order", "held", "turns", "edges")
+_ASIDE = ("asked", "waiters", "expiring", "schedules", "order", "held", "turns", "edges", "resting")
 _HASHES = (
     *("jobs", "run", "results", "notes", "terms", "groups", "schedule", "scheduled"),
     *("unique", "folded"),
@@ -73,6 +73,8 @@ class Holding:
     """`<group> <id>` of each that runs."""
     turns: frozenset[str] = frozenset()
     """The markers of groups."""
+    resting: dict[str, int] = field(default_factory=dict)
+    """Group without jobs -> when its record is dropped."""
     fires: dict[str, int] = field(default_factory=dict)
     """Schedule -> when it fires next."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
@@ -128,10 +130,10 @@ def hold(client: redis.Redis, queue: str, prefix: str = PREFIX) -> Holding:
         schedule = Schedule.read(name, line)
         assert schedule is not None, f"{name} has the record {line!r}"
         schedules[name] = schedule
-    asked, waiters, _, fires, *others = (sets.pop(name) for name in _ASIDE)
+    asked, waiters, _, fires, *others, resting = (sets.pop(name) for name in _ASIDE)
     order, held, turns, edges = map(frozenset, others)
     holding = Holding(sets, asked, waiters, hashes, records, meta, order, held, turns)
-    return replace(holding, fires=fires, schedules=schedules, edges=edges)
+    return replace(holding, resting=resting, fires=fires, schedules=schedules, edges=edges)
 
 
 def assert_legal(
@@ -226,16 +228,20 @@ def _groups_agree(holding: Holding) -> None:
         running = sum(entry.startswith(f"{name} ") for entry in holding.held)
         has_next = any(entry.startswith(f"{name} ") for entry in holding.order)
         is_trashed = any(of.get(id) == name for id in holding.sets["trash:grouped"])
-        is_limited = len(line.split()) > 6
-        assert has_next or running or set_ or paused or is_limited or is_trashed, (
-            f"{name} is remembered"
-        )
+        rate = line.split()[7:8]
+        is_limited = bool(rate) and not rate[0].startswith(b"q")
+        is_used = has_next or running or set_ or paused or is_limited
+        rests = not level and turn > 0
+        assert is_used or rests or is_trashed, f"{name} is remembered"
+        assert not (is_used and rests), f"{name} has {line!r}, and rests"
+        assert holding.resting.get(name, 0) == (turn if rests else 0), f"{name} rests until {turn}"
         may_begin = has_next and not paused and running < (set_ or asked or 1)
         assert may_begin == (level > 0) or is_trashed, f"{name} has {line!r}, and {running} run"
         if level and has_next:
             markers.add(f"{'abcdefghijk'[level - 1]} {turn:017} {name}")
     assert holding.turns == markers
     known = {*holding.hashes["groups"]}
+    assert holding.resting.keys() <= known
     assert {entry.split()[0] for entry in holding.order | holding.held} <= known
     assert "groups" in holding.meta or not known, "groups that nothing looks at"
 

@@ -21,18 +21,22 @@ def settings(desk: Page, queue: str = "mail") -> dict[str, str]:
     return dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)) | {"verb": "configure-queue"}
 
 
+OF_GROUPS = {"group_rate": "2/m", "group_burst": "3"}
+
+
 def test_limits_and_retention_are_shown_and_changed(desk: Page, mail: Queue) -> None:
     mail.enqueue("shop:remind", delay=60)
     mail.configure(rate="100/s", concurrency=3)
     shown = settings(desk)
     assert (shown["rate"], shown["burst"], shown["concurrency"]) == ("100/s", "1", "3")
     assert (shown["completed"], shown["count"], shown["results"]) == ("1d", "10000", "100MB")
-    reply = desk.post(**shown | {"rate": "5/10m", "concurrency": "", "failed": "2h"})
+    reply = desk.post(**shown | {"rate": "5/10m", "concurrency": "", "failed": "2h"} | OF_GROUPS)
     assert (reply.status, reply.headers["location"]) == (303, "/queue?q=mail")
     counts = mail.counts()
     assert (counts.limits.rate, counts.limits.concurrency) == ("5/10m", None)
+    assert (counts.limits.group_rate, counts.limits.group_burst) == ("2/m", 3)
     assert counts.retention == Retention(86_400, 7_200, 86_400, 10_000, 100_000_000)
-    desk.post(**settings(desk) | {"rate": ""})
+    desk.post(**settings(desk) | {"rate": "", "group_rate": "", "group_burst": ""})
     assert mail.counts().limits.rate is None
     text = desk.get("/queue", q="mail").text
     assert "failed 2h" in text
@@ -53,6 +57,7 @@ def test_the_form_stands_on_the_page_once(desk: Page, mail: Queue) -> None:
         ({"concurrency": "0"}, "concurrency must be a whole number from 1"),
         ({"concurrency": "x"}, "concurrency=&#39;x&#39; is not a whole number"),
         ({"burst": "3"}, "give it along with rate="),
+        ({"group_burst": "3"}, "give it along with group_rate="),
         ({"failed": "soon"}, "is not a duration"),
         ({"count": ""}, "Say how long jobs of each state are kept"),
         ({"results": "x"}, "must be a size such as 500MB"),
@@ -117,6 +122,11 @@ def test_limits_of_a_group(desk: Page, mail: Queue) -> None:
     desk.post(**form, group="g")
     counts = mail.group("g").counts()
     assert (counts.is_configured, counts.rate) == (False, None)
+    mail.configure(group_rate="7/m")
+    text = desk.get("/groups", q="mail").text
+    assert 'name="rate" value="" size="8" maxlength="40" placeholder="7/m"' in text
+    assert 'name="rate" value="1/s"' in text, "that of the other group is its own"
+    counts = mail.group("g").counts()
     for wrong in ({"group": ""}, {"group": "g", "rate": "x"}, {"group": "g", "concurrency": "x"}):
         assert desk.post(**form, **wrong).status == 400
     assert mail.group("g").counts() == counts

@@ -194,7 +194,9 @@ def _remark(counts: QueueStats) -> Cell:
 def limits_line(counts: QueueStats) -> str:
     """What limits a queue, as in `100/s, 10 at once, held for 20s`."""
     limits = counts.limits
-    parts = describe_limits(limits.rate, limits.burst, limits.concurrency)
+    parts = describe_limits(
+        *(limits.rate, limits.burst, limits.concurrency, limits.group_rate, limits.group_burst)
+    )
     if limits.held_until:
         ahead = (limits.held_until - counts.now).total_seconds()
         parts.append(f"held for {describe(ahead)}")
@@ -211,7 +213,8 @@ _HOLDS: Final = {
     "edges": "has {n} message{s} for jobs of other queues; "
     "a worker that serves {queue} delivers them",
     "paused": "is paused; `bide queues resume {queue}` ends that",
-    "limits": "has limits; `bide queues limit {queue} --rate none --concurrency none` removes them",
+    "limits": "has limits; `bide queues limit {queue} --rate none --concurrency none "
+    "--group-rate none` removes them",
     "quarantined": "has {n} key{s} that `bide fsck` has quarantined; "
     "look at them with redis-cli, and delete them",
     "served": "is served by {n} worker{s} or reader{s}; "
@@ -276,6 +279,8 @@ def _remove(site: Site, name: str) -> None:
 @option("--rate", "RATE", "Jobs that may start per period: 100/s, 5/10m; or none.")
 @option("--burst", "N", "Jobs that may start at once after a quiet time.")
 @option("--concurrency", "N", "Jobs that may run at once, over all workers; or none.", type=str)
+@option("--group-rate", "RATE", "Rate of each group that has none of its own; or none.")
+@option("--group-burst", "N", "Jobs of such a group that may start at once after a quiet time.")
 @site_options
 @json_option
 def limit(
@@ -284,6 +289,8 @@ def limit(
     rate: str | None,
     burst: int | None,
     concurrency: str | None,
+    group_rate: str | None,
+    group_burst: int | None,
     site: Site,
     as_json: bool,
 ) -> None:
@@ -298,6 +305,12 @@ def limit(
         settings["burst"] = burst
     if concurrency is not None:
         settings["concurrency"] = _number(concurrency)
+    if group is not None and (group_rate or group_burst) is not None:
+        raise UsageError("--group-rate is of all groups of a queue; give --rate, or no --group.")
+    if group_rate is not None:
+        settings["group_rate"] = None if group_rate == NONE else group_rate
+    if group_burst is not None:
+        settings["group_burst"] = group_burst
     named = [*_named(site, names, group)]
     for _, _, one in named if settings else ():
         cast(Queue, one).configure(**settings)

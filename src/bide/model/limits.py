@@ -49,6 +49,10 @@ class Limits(NamedTuple):
     declared: str | None = None
     """The limits that a program declares and that have no effect, because others were configured:
     `"5/s, 3 at once"`; None if there are none."""
+    group_rate: str | None = None
+    """Jobs of each group without a rate of its own that may start per time; None for no limit."""
+    group_burst: int | None = None
+    """Jobs of such a group that may start at once after a quiet time; None without that rate."""
 
     @classmethod
     def read(cls, meta: Mapping[str, bytes], now_us: int) -> Limits:
@@ -57,44 +61,48 @@ class Limits(NamedTuple):
         held_until = from_us(held_us) if held_us > now_us else None
         found = _NUMBERS.fullmatch(meta.get("rate", b""))
         count, period_us, burst = map(int, found.groups()) if found else (0, 0, 0)
+        shared, without_effect = written_rate(meta.get("group_rate", b"")), _without_effect(meta)
         if not (count and period_us and burst):
-            return cls(None, None, most or None, held_until, None, _without_effect(meta))
+            return cls(None, None, most or None, held_until, None, without_effect, *shared)
         next_us = _refilled_us(count, period_us, burst, meta.get("spent", b""), now_us)
         until = from_us(next_us) if next_us > now_us else None
         rate = f"{count}/{_written(period_us)}"
-        return cls(rate, burst, most or None, held_until, until, _without_effect(meta))
+        return cls(rate, burst, most or None, held_until, until, without_effect, *shared)
 
 
 def _without_effect(meta: Mapping[str, bytes]) -> str | None:
     """Describe the declared limits that differ from the stored ones."""
     parts = []
-    rate, most = meta.get("declared_rate"), meta.get("declared_concurrency")
-    if rate is not None and rate != meta.get("rate", b"0 0 0"):
-        written = written_rate(b"" if rate == b"0 0 0" else rate)
-        parts += describe_limits(*written, None) or ["no rate"]
+    most = meta.get("declared_concurrency")
+    for name, what in (("rate", ""), ("group_rate", " in each group")):
+        rate = meta.get(f"declared_{name}")
+        if rate is not None and rate != meta.get(name, b"0 0 0"):
+            written = written_rate(b"" if rate == b"0 0 0" else rate)
+            parts += [f"{one}{what}" for one in describe_limits(*written) or ["no rate"]]
     if most is not None and most != meta.get("concurrency", b"0"):
         parts += describe_limits(None, None, _number(most)) or ["any number at once"]
     return ", ".join(parts) or None
 
 
-def stored_rate(rate: Any, burst: Any = None) -> str:
-    """Convert a rate to its stored form: number, period in µs, burst."""
+def stored_rate(rate: Any, burst: Any = None, name: str = "rate") -> str:
+    """Convert a rate to its stored form: number, period in µs, burst; `name` is its option's."""
     if rate is None:
         if burst is not None:
+            given = name.replace("rate", "burst")
             raise UsageError(
-                "burst= says how many of a rate come at once; give it along with rate=."
+                f"{given}= says how many of a rate come at once; give it along with {name}=."
             )
         return NONE
     found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if not found:
         raise UsageError(
-            f"rate must be how many in which time, such as '100/s' or '5/10m', not {rate!r}."
+            f"{name} must be how many in which time, such as '100/s' or '5/10m', not {rate!r}."
         )
     count = _checked(int(found[1]), "The number of a rate")
     unit = found[2]
     period_us = to_us(unit if unit[0].isdecimal() else f"1{unit}", "The time of a rate")
     if period_us < count:
-        raise UsageError(f"rate={rate!r} is over a million in a second; leave the limit out.")
+        raise UsageError(f"{name}={rate!r} is over a million in a second; leave the limit out.")
     if burst is None:
         burst = max(1, count * FINEST_US // period_us)
     burst = _checked(burst, "burst")
@@ -108,6 +116,7 @@ class Declared(NamedTuple):
 
     rate: str = KEEP
     concurrency: str = KEEP
+    group_rate: str = KEEP
     retention: str = KEEP
     """Bounds and bytes of results."""
 
@@ -127,13 +136,21 @@ def per_second(rate: str) -> float:
     return int(number) * SECOND_US / (int(time.removesuffix(unit) or 1) * _UNITS.get(unit, 1))
 
 
-def describe_limits(rate: str | None, burst: int | None, concurrency: int | None) -> list[str]:
-    """Describe limits for people: `100/s in bursts of 10`, `5 at once`."""
+def describe_limits(
+    rate: str | None,
+    burst: int | None,
+    concurrency: int | None = None,
+    group_rate: str | None = None,
+    group_burst: int | None = None,
+) -> list[str]:
+    """Describe limits for people: `100/s in bursts of 10`, `5 at once`, `1/s in each group`."""
     parts = []
     if rate:
         parts.append(f"{rate} in bursts of {burst}" if burst != 1 else rate)
     if concurrency:
         parts.append(f"{concurrency} at once")
+    if group_rate:
+        parts += [f"{one} in each group" for one in describe_limits(group_rate, group_burst)]
     return parts
 
 

@@ -394,7 +394,8 @@ class GroupSettings(TypedDict, total=False):
     concurrency: int | None
     """Jobs of the group that may run at once; None: the value of the latest job, or one."""
     rate: str | None
-    """Jobs of the group that may start per period, such as `"10/s"`; None: no limit."""
+    """Jobs of the group that may start per period, such as `"10/s"`; None: the queue's
+    `group_rate`, or no limit."""
     burst: int | None
     """Jobs of the group that may start at once after a quiet time; the default is that of a queue.
     """
@@ -413,6 +414,12 @@ class QueueSettings(TypedDict, total=False):
     ms, and at least one."""
     concurrency: int | None
     """Jobs that may run at once, over all workers; None for no limit."""
+    group_rate: str | None
+    """Jobs that may start per period in each group that has no rate of its own; None for no limit.
+    """
+    group_burst: int | None
+    """Jobs of such a group that may start at once after a quiet time; the default is that of
+    `burst`."""
 
 
 CONSTRAINTS: Final = frozenset(

@@ -92,12 +92,18 @@ LAYOUT: Final[dict[str, Key]] = {
         ":groups",
         "hash",
         "group → its priority, how many run at once, whether it is paused, where its marker is; "
-        "while it has jobs, or is configured",
+        "while it has jobs, is configured, or rests",
     ),
     "turns": Key(
         ":turns",
         "zset",
         "`<level> <when> <group>`: the marker of a group that has a next turn; the score is 0",
+    ),
+    "resting": Key(
+        ":resting",
+        "zset",
+        "group without jobs that has used some of the rate of the queue's groups → when it has all "
+        "of it again (µs): then its record is dropped",
     ),
     "unique": Key(
         ":unique", "hash", "kind and key → the job that holds the key, since when and until when"
@@ -172,7 +178,8 @@ META: Final[dict[str, str]] = {
     "calm_until": "no lease is reclaimed before, because the clock jumped forward",
     "calm_from": "except those that had ended by then, before the jump",
     "rewound_until": "the mark from which the clock was set back; until then leases are clamped",
-    "rewinding": "the marker of a group from which on to go, after the clock was set back",
+    "rewinding": "the marker of a group from which on to go, after the clock was set back or "
+    "`group_rate` changed",
     "gap_us": "the last jump of the clock, or stretch in which no worker called",
     "gap_at": "when that was noticed",
     "lease_us": "the longest lease that any claim has asked for",
@@ -191,8 +198,10 @@ META: Final[dict[str, str]] = {
     "rate": "of how many jobs, in how many µs, how many may begin at once",
     "spent": "when the rate was last full, how many it has let begin since, when it let the latest",
     "concurrency": "how many jobs may run at once",
+    "group_rate": "likewise, of each group that has no rate of its own",
     "declared_rate": "the rate that a worker's program declared last; zeros for no limit",
     "declared_concurrency": "likewise, the number of jobs at once; 0 for no limit",
+    "declared_group_rate": "likewise, the rate of each group",
     "declared_retention": "likewise, `retention` and `result_budget`",
     "declared_until": "until when the worker that declared them counts as alive",
     "held_until": "no job begins before, because one of them has said so",

@@ -389,13 +389,11 @@ def declaring_queues(name: str) -> list[QueueCore[Any]]:
 def declared_of(settings: QueueSettings) -> Declared:
     """Check declared settings, and convert them to their stored forms."""
     check_names(settings, QueueSettings)
-    rate, concurrency, kept = _rate_of(settings, KEEP), KEEP, KEEP
-    if "concurrency" in settings:
-        concurrency = stored_active(settings["concurrency"])
+    kept = KEEP
     if "retention" in settings:
         bounds, results = job_commands.stored_retention(settings["retention"])
         kept = f"{bounds} {results}"
-    return Declared(rate, concurrency, kept)
+    return Declared(*_limits_of(settings), kept)
 
 
 _moving: Final = threading.RLock()
@@ -491,21 +489,37 @@ def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:
     calls: list[Command[Any]] = []
     if "retention" in settings:
         calls.append(job_commands.configure(keys, settings["retention"]))
-    rate = _rate_of(settings, KEEP)
-    if "rate" in settings or "concurrency" in settings:
-        is_kept = "concurrency" not in settings
-        concurrency = KEEP if is_kept else stored_active(settings["concurrency"])
-        calls.append(job_commands.limit(keys, rate, concurrency))
+    limits = _limits_of(settings)
+    if any(limit != KEEP for limit in limits):
+        calls.append(job_commands.limit(keys, *limits))
     if not calls:
-        raise UsageError("Say what to configure: retention=, rate=, burst= or concurrency=.")
+        raise UsageError(
+            "Say what to configure: retention=, rate=, burst=, concurrency=, group_rate= or "
+            "group_burst=."
+        )
     return calls
 
 
-def _rate_of(settings: QueueSettings | GroupSettings, unchanged: str) -> str:
-    if "rate" in settings:
-        return stored_rate(settings["rate"], settings.get("burst"))
-    if "burst" in settings:
-        raise UsageError("burst= says how many of a rate come at once; give it along with rate=.")
+def _limits_of(settings: QueueSettings) -> tuple[str, str, str]:
+    """Rate, concurrency, and rate of each group, in their stored forms."""
+    is_kept = "concurrency" not in settings
+    concurrency = KEEP if is_kept else stored_active(settings["concurrency"])
+    shared = _rate_of(settings, KEEP, "group_rate", "group_burst")
+    return _rate_of(settings, KEEP), concurrency, shared
+
+
+def _rate_of(
+    settings: QueueSettings | GroupSettings,
+    unchanged: str,
+    rate: str = "rate",
+    burst: str = "burst",
+) -> str:
+    if rate in settings:
+        return stored_rate(settings.get(rate), settings.get(burst), rate)
+    if burst in settings:
+        raise UsageError(
+            f"{burst}= says how many of a rate come at once; give it along with {rate}=."
+        )
     return unchanged
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from bide.errors import BideError, PayloadError, UsageError
@@ -90,10 +90,16 @@ def queues_report(counts: dict[str, QueueStats]) -> dict[str, Any]:
     }
 
 
+def limits_of(limits: Mapping[str, Any]) -> list[str]:
+    """The limits of a queue for people, from what `limits_report` returns."""
+    names = ("rate", "burst", "concurrency", "group_rate", "group_burst")
+    return describe_limits(*(limits[name] for name in names))
+
+
 def limits_report(counts: QueueStats) -> dict[str, Any]:
     """The same as JSON has it."""
-    names = ("rate", "burst", "concurrency", "held_until", "limited_until", "declared")
-    return report(counts.limits, *names)
+    names = ("rate", "burst", "concurrency", "group_rate", "group_burst")
+    return report(counts.limits, *names, "held_until", "limited_until", "declared")
 
 
 def next_due(counts: QueueStats) -> float | None:
@@ -218,7 +224,9 @@ async def _named(
 def group_line(group: GroupCounts, with_count: bool = True) -> str:
     """What is configured of a group, as in `paused, 100/s, 2 at once`."""
     concurrency = group.concurrency if with_count and group.is_configured else None
-    parts = describe_limits(group.rate, group.burst, concurrency)
+    parts = describe_limits(group.rate if group.has_own_rate else None, group.burst, concurrency)
+    if group.rate and not group.has_own_rate:
+        parts += [f"{one} by the queue" for one in describe_limits(group.rate, group.burst)]
     return ", ".join([*(["paused"] if group.paused else []), *parts])
 
 
@@ -226,7 +234,7 @@ def group_report(group: GroupCounts) -> dict[str, Any]:
     """The same as JSON has it."""
     return {
         "group": group.name,
-        **report(group, "rate", "burst"),
+        **report(group, "rate", "burst", "has_own_rate"),
         "concurrency": group.concurrency if group.is_configured else None,
         "paused": group.paused,
     }

@@ -34,6 +34,7 @@ from bide.views import READS
 from bide.views._async import AsyncSite
 from bide.views.job import cut
 from bide.views.params import ORDER, NotFound, Params, about, megabytes, relative
+from bide.views.queues import limits_of
 from bide.views.timeline import TIMELINE_SPANS, draw, draw_heatmap
 from bide.web.access import Role, extra_headers, status_and_sentence
 from bide.web.selection import filled, settings_shown, stand_of
@@ -161,7 +162,7 @@ def _templates() -> jinja2.Environment:
     }
     known: dict[str, Any] = env.globals
     known |= {"filled": filled, "story": _story}
-    known |= {"settings_shown": settings_shown, "stand_of": stand_of}
+    known |= {"settings_shown": settings_shown, "stand_of": stand_of, "limits_of": limits_of}
     known |= {
         "STATES": LISTABLE,
         "ORDER": ORDER,

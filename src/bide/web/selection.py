@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from bide.errors import UsageError
 from bide.model.durations import SECOND_US, describe_exactly, to_us
@@ -120,17 +120,17 @@ async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) ->
     return selection
 
 
-SETTINGS: Final = (
-    *("rate", "burst", "concurrency"),
-    *("completed", "failed", "cancelled", "count", "results"),
-)
+_LIMITS: Final = ("rate", "burst", "concurrency", "group_rate", "group_burst")
+_KEPT: Final = ("completed", "failed", "cancelled", "count", "results")
+
+SETTINGS: Final = (*_LIMITS, *_KEPT)
 
 
 def settings_shown(queue: Mapping[str, Any]) -> dict[str, str]:
     """The fields of a queue's settings, from a queue as `views.queues` has it."""
     limits, kept = queue["counts"]["limits"], queue["retention"]
-    shown = {name: str(limits[name] or "") for name in SETTINGS[:3]}
-    for state in SETTINGS[3:6]:
+    shown = {name: str(limits[name] or "") for name in _LIMITS}
+    for state in _KEPT[:3]:
         shown[state] = describe_exactly(round(kept[state] * SECOND_US)) or "0s"
     return shown | {"count": str(kept["count"]), "results": _size(kept["results"])}
 
@@ -155,15 +155,20 @@ def read_settings(given: Mapping[str, str], shown: Mapping[str, str]) -> QueueSe
         UsageError: one is invalid.
     """
     settings: QueueSettings = {}
-    if any(given[name] != shown[name] for name in ("rate", "burst")):
-        settings["rate"] = given["rate"] or None
-        if given["burst"] and (given["burst"] != shown["burst"] or given["rate"]):
-            settings["burst"] = _whole(given["burst"], "burst")
+    rates: tuple[tuple[Literal["rate", "group_rate"], Literal["burst", "group_burst"]], ...] = (
+        ("rate", "burst"),
+        ("group_rate", "group_burst"),
+    )
+    for rate, burst in rates:
+        if any(given[name] != shown[name] for name in (rate, burst)):
+            settings[rate] = given[rate] or None
+            if given[burst] and (given[burst] != shown[burst] or given[rate]):
+                settings[burst] = _whole(given[burst], burst)
     if given["concurrency"] != shown["concurrency"]:
         settings["concurrency"] = _whole(given["concurrency"], "concurrency")
-    if any(given[name] != shown[name] for name in SETTINGS[3:]):
+    if any(given[name] != shown[name] for name in _KEPT):
         count, results = _whole(given["count"], "count"), given["results"]
-        ages = {state: given[state] for state in SETTINGS[3:6]}
+        ages = {state: given[state] for state in _KEPT[:3]}
         if count is None or not all((results, *ages.values())):
             raise UsageError("Say how long jobs of each state are kept, how many, and how much.")
         settings["retention"] = Retention(**ages, count=count, results=results)

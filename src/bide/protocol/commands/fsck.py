@@ -31,7 +31,7 @@ JOBS: Final = tuple(
 )
 """The keys that name jobs, in the order in which they are looked at: name, and which of several."""
 
-GROUPS: Final = ("order", "held", "groups", "turns")
+GROUPS: Final = ("order", "held", "resting", "groups", "turns")
 """What there is to look at of groups, before jobs."""
 
 BESIDE: Final = (
@@ -63,7 +63,9 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "scheduled": _ONE,
     "limited": _ONE,
     "rate": r"^[1-9]%d* [1-9]%d* [1-9]%d*$",
+    "group_rate": r"^[1-9]%d* [1-9]%d* [1-9]%d*$",
     "declared_rate": r"^%d+ %d+ %d+$",
+    "declared_group_rate": r"^%d+ %d+ %d+$",
     "declared_retention": r"^%d+ %d+ %d+ %d+ %d+ %d+ %d+$",
     "spent": r"^%d+ %d+ %d+$",
     "concurrency": r"^[1-9]%d*$",

@@ -12,7 +12,7 @@ from bide.model.durations import from_us
 from bide.model.ids import new_id
 from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
 from bide.model.latency import Minute
-from bide.model.limits import Declared, Limits, Retention
+from bide.model.limits import KEEP, Declared, Limits, Retention
 from bide.model.options import Constraints
 from bide.protocol.commands import Arg, Command, command, number, pairs, pieces, raw, text, words
 from bide.protocol.keys import SCHEMA, Keys
@@ -129,9 +129,9 @@ def stored_retention(retention: Retention) -> tuple[str, int]:
     return retention.stored(), retention.result_bytes()
 
 
-def limit(keys: Keys, rate: str, concurrency: str) -> Command[None]:
+def limit(keys: Keys, rate: str, concurrency: str, group_rate: str = KEEP) -> Command[None]:
     """Set how many jobs may start in a time, and run at once: see `bide.model.limits`."""
-    return command("limit", keys, (rate, concurrency), lambda reply: None)
+    return command("limit", keys, (rate, concurrency, group_rate), lambda reply: None)
 
 
 def declare(keys: Keys, settings: Declared, starts: bool) -> Command[list[str] | None]:

@@ -342,6 +342,8 @@ class GroupCounts(NamedTuple):
     """Jobs that may start per period, such as `"10/s"`; None for no limit."""
     burst: int | None = None
     """Jobs that may start at once after a quiet time; None without a rate."""
+    has_own_rate: bool = False
+    """Whether `rate` was configured for this group; otherwise it is the queue's `group_rate`."""
 
 
 class Page(NamedTuple):
@@ -405,7 +407,8 @@ def _read(reply: list[Any]) -> Page:
             GroupCounts(
                 text(name),
                 *(delayed, waiting, running, priority, limit, bool(configured), bool(paused)),
-                *written_rate(rate),
+                *written_rate(rate.removeprefix(b"q")),
+                has_own_rate=rate != b"" and not rate.startswith(b"q"),
             )
         )
         if turn_us:

@@ -89,7 +89,10 @@ end
 if rewound then
   more = reclaim.clamp(now + math.max(lease_us, tonumber(set[5]) or 0)) or more
 end
-if has_groups and rewinding then more = group_turns.rewind(rewinding) or more end
+if has_groups then
+  if rewinding then more = group_turns.rewind(rewinding) or more end
+  more = group_turns.forget_rested() or more
+end
 if set[6] then trash_sweep.some(SWEEP, has_edges) end
 if has_edges then deps_sweep.go_on({given_up, expired}, MARKED, TELL) end
 

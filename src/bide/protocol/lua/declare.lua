@@ -1,6 +1,7 @@
 -- declare: apply the settings that a worker's program declares, except those that people changed.
 -- @arg   rate        text  as `limit` takes it; `keep` if the program does not declare it
 -- @arg   concurrency  text  likewise
+-- @arg   group_rate  text  likewise
 -- @arg   kept        text  the bounds and the results of `configure`, or `keep`
 -- @arg   starts      integer  1 when the worker starts, 0 afterwards
 -- @reply ok now      then the names of the settings that stay, because people have changed them
@@ -11,31 +12,34 @@
 -- code that ran last in a deployment are replaced when none of its workers lives any more.
 local LEASE = 30000000 -- three heartbeats
 
-local is_valid, what = queue_limits.are_valid(rate, concurrency)
+local is_valid, what = queue_limits.are_valid(rate, concurrency, group_rate)
 if not is_valid then return redis.error_reply('BADARG declare ' .. what) end
 if kept ~= 'keep' and not string.find(kept, '^%d+ %d+ %d+ %d+ %d+ %d+ %d+$') then
   return redis.error_reply('BADARG declare retention')
 end
 
-local NONE = {'0 0 0', '0', ''} -- as `meta` says that no limit was declared
-local FIELDS = {'declared_rate', 'declared_concurrency', 'declared_retention'}
-local names, given = {'rate', 'concurrency', 'retention'}, {rate, concurrency, kept}
-local set = redis.call('HMGET', meta, 'rate', 'concurrency', 'retention', 'result_budget')
+local NONE = {'0 0 0', '0', '0 0 0', ''} -- as `meta` says that no limit was declared
+local FIELDS = {'declared_rate', 'declared_concurrency', 'declared_group_rate',
+  'declared_retention'}
+local names = {'rate', 'concurrency', 'group_rate', 'retention'}
+local given = {rate, concurrency, group_rate, kept}
+local set = redis.call('HMGET', meta, 'rate', 'concurrency', 'group_rate', 'retention',
+  'result_budget')
 local said = redis.call('HMGET', meta, 'declared_rate', 'declared_concurrency',
-  'declared_retention', 'declared_until')
-if set[3] then set[3] = set[3] .. ' ' .. (set[4] or '') end
+  'declared_group_rate', 'declared_retention', 'declared_until')
+if set[4] then set[4] = set[4] .. ' ' .. (set[5] or '') end
 local is_other = false
-for i = 1, 3 do
+for i = 1, 4 do
   set[i], said[i] = set[i] or NONE[i], said[i] or NONE[i]
   if given[i] == 'none' then given[i] = NONE[i] end
   is_other = is_other or given[i] ~= 'keep' and given[i] ~= said[i]
 end
-if starts == 0 and is_other and (tonumber(said[4]) or 0) > now then return {'other', now} end
+if starts == 0 and is_other and (tonumber(said[5]) or 0) > now then return {'other', now} end
 
 -- Removes first, because a full server refuses what adds before.
 redis.call('HDEL', meta, '')
 local reply, changes = {'ok', now}, {}
-for i = 1, 3 do
+for i = 1, 4 do
   if given[i] ~= 'keep' then
     if set[i] == said[i] then
       changes[i] = given[i] ~= set[i]
@@ -45,10 +49,11 @@ for i = 1, 3 do
     if given[i] ~= said[i] then redis.call('HSET', meta, FIELDS[i], given[i]) end
   end
 end
-if changes[1] or changes[2] then
-  queue_limits.set(changes[1] and rate or 'keep', changes[2] and concurrency or 'keep')
+if changes[1] or changes[2] or changes[3] then
+  queue_limits.set(changes[1] and rate or 'keep', changes[2] and concurrency or 'keep',
+    changes[3] and group_rate or 'keep')
 end
-if changes[3] then
+if changes[4] then
   local bounds, results = string.match(kept, '^(.+) (%d+)$')
   redis.call('HSET', meta, 'retention', bounds, 'result_budget', results)
 end

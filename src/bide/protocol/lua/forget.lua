@@ -27,12 +27,12 @@ holds('active', running)
 holds('ended', math.max(ended, redis.call('HLEN', jobs) - pending - running))
 holds('schedules', redis.call('HLEN', schedule))
 if #found == 1 then -- those of jobs go with their jobs
-  holds('groups', redis.call('HLEN', groups))
+  holds('groups', redis.call('HLEN', groups) - redis.call('ZCARD', resting))
   holds('edges', total({edges}))
 end
-local set = redis.call('HMGET', meta, 'paused', 'rate', 'concurrency')
+local set = redis.call('HMGET', meta, 'paused', 'rate', 'concurrency', 'group_rate')
 if set[1] then holds('paused', 1) end
-if set[2] or set[3] then holds('limits', 1) end
+if set[2] or set[3] or set[4] then holds('limits', 1) end
 local kept = 0
 for i = 1, #aside do kept = kept + redis.call('EXISTS', aside[i]) end
 holds('quarantined', kept)
@@ -43,7 +43,7 @@ if #found > 1 then return found end
 
 for i = 1, #due do redis.call('UNLINK', due[i]) end
 for i = 1, #trash do redis.call('UNLINK', trash[i]) end
-redis.call('UNLINK', meta, jobs, run, results, notes, terms, expiring, order, held, groups, turns,
+redis.call('UNLINK', meta, jobs, run, results, notes, terms, expiring, order, held, groups, turns, resting,
   unique, folded, blocked, edges, active, completed, failed, cancelled, asked, waiters, minutes,
   wake, keep, park, claims, schedules, schedule, scheduled, events, listeners)
 return {'ok'}

@@ -1,5 +1,5 @@
 -- fsck_groups: look at a piece of what is known of groups, and repair what does not agree.
--- @arg   part    text     order | held | groups | turns
+-- @arg   part    text     order | held | groups | turns | resting
 
 -- `fsck_jobs` finds jobs that are missing in `order` or `held`: what is removed here has no job.
 local PIECE = 8
@@ -64,9 +64,14 @@ local function check_group(name, text)
     return
   end
   local at, running = next_due(name), group.running(name)
-  local is_idle = not at and running == 0 and grp.set == 0 and grp.paused == 0 and not grp.rate
+  local is_idle = not at and running == 0 and grp.set == 0 and grp.paused == 0
+    and (not grp.rate or grp.is_shared)
   local says
-  if is_idle and not trashed then
+  if is_idle and grp.rests then
+    if tonumber(redis.call('ZSCORE', resting, name)) ~= grp.turn then
+      says = 'rests, and nothing says until when'
+    end
+  elseif is_idle and not trashed then
     says = 'has no jobs, and is noted'
   elseif not is_idle then
     local may_begin = at and grp.paused == 0 and running < group.limit(grp)
@@ -102,6 +107,14 @@ if key then
   end)
 elseif part == 'groups' then
   fsck.hash(groups, check_group)
+elseif part == 'resting' then
+  fsck.zset(resting, function(name, score)
+    local grp = group.parse(redis.call('HGET', groups, name), name)
+    if not (grp.rests and grp.turn == tonumber(score))
+      and tell('resting', name, 'does not rest until then', 'is removed') then
+      redis.call('ZREM', resting, name)
+    end
+  end)
 else
   return redis.error_reply('BADARG fsck_groups part')
 end

@@ -17,6 +17,7 @@ local MARK = {'does not say 1', 'says 1', 1}
 local NO_LIMIT = {'cannot be read', 'is removed: say again what the limit is'}
 local REPAIRS = {paused = MARK, own = MARK, large = MARK, terms = MARK, groups = MARK, edges = MARK,
   trash = MARK, limited = MARK, scheduled = MARK, rate = NO_LIMIT, concurrency = NO_LIMIT,
+  group_rate = NO_LIMIT,
   retention = {'cannot be read', 'keeps all for a year: say again what to keep', KEEP_ALL}}
 local UNREADABLE = {'cannot be read', 'is removed'}
 
@@ -28,7 +29,7 @@ end
 local hashes = {meta, jobs, run, results, notes, terms, minutes, groups, claims, schedule,
   scheduled, unique, folded}
 local zsets = {active, completed, failed, cancelled, asked, waiters, keep, park, listeners,
-  expiring, schedules, order, held, turns, blocked, edges}
+  expiring, schedules, order, held, turns, resting, blocked, edges}
 for _, some in ipairs({due, trash}) do
   for _, key in ipairs(some) do zsets[#zsets + 1] = key end
 end

@@ -2,7 +2,8 @@
 -- @arg   name         text  of the group
 -- @arg   concurrency  text  how many at once, whatever its jobs ask for; 0: as they ask; - as it is
 -- @arg   paused       text  1 or 0; - as it is
--- @arg   rate         text  count, period in µs and burst; none; - as it is
+-- @arg   rate         text  count, period in µs and burst; none: that of the queue's groups; - as it
+--                           is
 -- @reply ok
 
 if not string.find(name, '^[^%s%c{}]+$') or #name > 128 then
@@ -25,15 +26,13 @@ local grp = group.read(name)
 if concurrency ~= '-' then grp.set = tonumber(concurrency) end
 if paused ~= '-' then grp.paused = tonumber(paused) end
 if rate == 'none' then
-  grp.rate, grp.spent, grp.free = nil, nil, 0
-elseif rate ~= '-' and rate ~= grp.rate then
-  local before = rate_limit.bucket(grp.rate, grp.spent)
-  grp.rate = rate
-  grp.spent = before and rate_limit.carried(before) or string.format('%.0f 0 0', now)
-  local bucket = rate_limit.bucket(grp.rate, grp.spent)
-  grp.free = bucket.tokens < 1 and rate_limit.refilled(bucket) or 0
+  group.share_rate(grp)
+elseif rate ~= '-' and (grp.is_shared or rate ~= grp.rate) then
+  group.set_rate(grp, rate, false)
 end
-if grp.set > 0 or grp.paused == 1 or grp.rate then redis.call('HSETNX', meta, 'groups', 1) end
+if grp.set > 0 or grp.paused == 1 or (grp.rate and not grp.is_shared) then
+  redis.call('HSETNX', meta, 'groups', 1)
+end
 group.touched[name] = grp
 local turn = group.turns()
 if turn then wakeup.due(turn) end

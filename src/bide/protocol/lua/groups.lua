@@ -2,7 +2,8 @@
 -- @arg   name    text     of a group; - for all
 -- @arg   cursor  text     where to continue, as the reply before said; 0 to begin
 -- @arg   limit   integer  how many to read, about
--- @reply ok now cursor    0 at the end; then per group: what `words` has of it
+-- @reply ok now cursor    0 at the end; then per group: what `words` has of it; a q before its rate
+--                        where the queue gives it
 
 if not string.find(cursor, '^%d+$') or limit < 1 then
   return redis.error_reply('BADARG groups cursor')
@@ -14,7 +15,8 @@ local function add(grp)
   local after_now = string.format('[%s %017.0f', grp.name, now + 1)
   local later = redis.call('ZLEXCOUNT', order, after_now, most)
   local words = {grp.name, later, all - later, group.running(grp.name), grp.priority,
-    group.limit(grp), grp.set, grp.paused, grp.rate or '', grp.level > 0 and grp.turn or 0}
+    group.limit(grp), grp.set, grp.paused, grp.rate and (grp.is_shared and 'q' or '') .. grp.rate or '',
+    grp.level > 0 and grp.turn or 0}
   for _, word in ipairs(words) do reply[#reply + 1] = word end
 end
 if name ~= '-' then
@@ -23,5 +25,8 @@ if name ~= '-' then
 end
 local scanned = redis.call('HSCAN', groups, cursor, 'COUNT', limit)
 reply[3] = scanned[1]
-for i = 1, #scanned[2], 2 do add(group.parse(scanned[2][i + 1], scanned[2][i])) end
+for i = 1, #scanned[2], 2 do
+  local grp = group.known(scanned[2][i + 1], scanned[2][i])
+  if not grp.rests then add(grp) end
+end
 return reply

@@ -10,7 +10,11 @@
 --
 -- asked: how many at once, as the latest enqueue wanted it; set: the configured number; 0 where
 -- there is none. rate, spent: three numbers each, as `rate_limit` has them; free: when that lets
--- the next begin.
+-- the next begin. A rate that the queue gives all its groups (`group_rate` in `meta`) has a q before
+-- it; it is stored only while tokens are missing.
+--
+-- A group without jobs and settings whose rate the queue gives rests until its tokens are complete:
+-- its record has that time in place of a turn, and so has `resting`. Then nothing is left of it.
 --
 -- What is done to a job of a group changes `order` or `held` at once; then `turns` puts the marker
 -- where it belongs. Until then the groups' records are in `touched`, by their names.
@@ -18,7 +22,7 @@ local group = {GROUPED = 13, ALONE = 11, touched = {}}
 
 local LEVELS, DEFAULT, STALE = 10, 5, 8
 local FORM = '^(%d) (%d+) (%d+) ([01]) (%d+) (%d+)(.*)$'
-local LIMITED = '^ (%d+) (%d+ %d+ %d+) (%d+ %d+ %d+)$'
+local LIMITED = '^ (%d+) (q?)(%d+ %d+ %d+) (%d+ %d+ %d+)$'
 local LONGEST = 180 -- bytes of a record
 local LETTERS = 'abcdefghijk'
 
@@ -33,23 +37,67 @@ function group.parse(text, name)
     return grp
   end
   if limits ~= '' then
-    local free, rate, spent = string.match(limits, LIMITED)
+    local free, shared, rate, spent = string.match(limits, LIMITED)
     if not free or #free > 17 then return grp end
-    grp.free, grp.rate, grp.spent = tonumber(free), rate, spent
+    grp.free, grp.rate, grp.spent, grp.is_shared = tonumber(free), rate, spent, shared == 'q'
   end
   grp.priority, grp.asked, grp.set = tonumber(priority), tonumber(asked), tonumber(set)
   grp.paused, grp.level, grp.turn = tonumber(paused), tonumber(level), tonumber(turn)
   grp.is_known = true
+  grp.rests = grp.level == 0 and grp.turn > 0
   return grp
 end
 
-function group.read(name) return group.parse(redis.call('HGET', groups, name), name) end
+local function note(grp, spent)
+  grp.spent = spent
+  local bucket = rate_limit.bucket(grp.rate, grp.spent)
+  grp.free = bucket.tokens < 1 and rate_limit.refilled(bucket) or 0
+end
+
+-- Gives a group another rate, or none. Tokens that it lacks by then are missing in the new one.
+function group.set_rate(grp, rate, is_shared)
+  local before = rate_limit.bucket(grp.rate, grp.spent)
+  grp.rate, grp.spent, grp.free, grp.is_shared = rate, nil, 0, is_shared
+  if not rate then return end
+  note(grp, before and rate_limit.carried(before) or string.format('%.0f 0 0', now))
+end
+
+local shared_rate -- of each group without one of its own; false where the queue gives none
+
+-- A group has no rate of its own: it has that of the queue's groups, if there is one.
+function group.share_rate(grp)
+  if shared_rate == nil then
+    shared_rate = redis.call('HGET', meta, 'group_rate')
+    if not rate_limit.bucket(shared_rate or '', nil) then shared_rate = false end
+  end
+  if (grp.rate or false) ~= shared_rate then
+    group.set_rate(grp, shared_rate or nil, true)
+  end
+  grp.is_shared = true
+end
+
+-- The group of a record, with the rate that holds by now.
+function group.known(text, name)
+  local grp = group.parse(text, name)
+  if grp.is_shared or not grp.rate then group.share_rate(grp) end
+  return grp
+end
+
+function group.read(name) return group.known(redis.call('HGET', groups, name), name) end
+
+-- When the tokens of a group whose rate the queue gives are complete; nil where they are.
+local function full_at(grp)
+  local bucket = grp.is_shared and rate_limit.bucket(grp.rate, grp.spent)
+  local at = bucket and rate_limit.full_at(bucket)
+  if at and at > now then return at end
+end
 
 function group.format(grp)
   local line = string.format('%d %d %d %d %d %.0f', grp.priority, grp.asked, grp.set, grp.paused,
     grp.level, grp.turn)
-  if not grp.rate then return line end
-  return line .. string.format(' %.0f ', grp.free) .. grp.rate .. ' ' .. grp.spent
+  if not grp.rate or (grp.is_shared and not full_at(grp)) then return line end
+  return line .. string.format(' %.0f ', grp.free) .. (grp.is_shared and 'q' or '') .. grp.rate
+    .. ' ' .. grp.spent
 end
 
 -- The group of a job with these constraints, which is touched by this; `priority` is for one that
@@ -86,25 +134,21 @@ function group.marker(grp)
   return string.format('%s %017.0f ', group.letter(grp.level), grp.turn) .. grp.name
 end
 
-local function note(grp, bucket)
-  grp.spent = rate_limit.stored(bucket)
-  bucket = rate_limit.bucket(grp.rate, grp.spent)
-  grp.free = bucket.tokens < 1 and rate_limit.refilled(bucket) or 0
-end
-
 -- A job of a group that has a rate begins.
 function group.spend(grp)
   local bucket = rate_limit.bucket(grp.rate, grp.spent)
   if not bucket then return end
   bucket.taken, bucket.last = bucket.taken + 1, now
-  note(grp, bucket)
+  note(grp, rate_limit.stored(bucket))
 end
 
 -- Jobs of a group that has a rate were returned before they began: `unbegun`, as `rate_limit`
 -- has it.
 function group.put_back(grp, unbegun)
   local bucket = rate_limit.bucket(grp.rate, grp.spent)
-  if bucket and rate_limit.put_back(bucket, unbegun) then note(grp, bucket) end
+  if bucket and rate_limit.put_back(bucket, unbegun) then
+    note(grp, rate_limit.stored(bucket))
+  end
 end
 
 -- What the latest of a group's jobs says of it, holds.
@@ -166,7 +210,15 @@ local function turn_of(grp, changed)
   if grp.level > 0 then redis.call('ZREM', turns, group.marker(grp)) end
   grp.level, grp.turn = level, turn
   if level > 0 then redis.call('ZADD', turns, 0, group.marker(grp)) end
-  if at or running > 0 or grp.set > 0 or grp.paused == 1 or grp.rate then
+  if grp.rests then redis.call('ZREM', resting, grp.name) end
+  local is_used = at or running > 0 or grp.set > 0 or grp.paused == 1
+    or (grp.rate and not grp.is_shared)
+  local rests_until = not is_used and full_at(grp)
+  if rests_until then
+    grp.turn = rests_until
+    redis.call('ZADD', resting, rests_until, grp.name)
+  end
+  if is_used or rests_until then
     changed[#changed + 1] = grp.name
     changed[#changed + 1] = group.format(grp)
   else

@@ -6,7 +6,7 @@
 -- turn among the suspects then, and waits for that.
 local group_turns = {BEGIN = 'begin'}
 
-local SUSPECT, AHEAD, HELD = 2, 50, 1000
+local SUSPECT, AHEAD, HELD, RESTED = 2, 50, 1000, 200
 
 -- When the first turn at a level is; nil where there is none.
 function group_turns.first(level)
@@ -35,7 +35,7 @@ local function pick(level, wanted, steps)
   local names, known = read(markers)
   local ids, times, owners = {}, {}, {}
   for i, marker in ipairs(markers) do
-    local grp = group.parse(known[i], names[i])
+    local grp = group.known(known[i], names[i])
     if grp.level == level and group.marker(grp) == marker then -- else it is none of its
       grp.level = 0
       group.touched[grp.name] = grp
@@ -99,15 +99,16 @@ function group_turns.holds_back(level)
   local names, known = read(redis.call('ZRANGEBYLEX', turns,
     string.format('(%s %017.0f', letter, now + 1), '(' .. letter .. '!', 'LIMIT', 0, HELD))
   for i, name in ipairs(names) do
-    local grp = group.parse(known[i], name)
+    local grp = group.known(known[i], name)
     local due_us = grp.turn > now and grp.turn == grp.free and group.head(grp.name)
     if due_us and due_us <= now then return true end
   end
   return false
 end
 
--- The clock was set back: turns that had come are ahead now, and come at once. Goes through the
--- markers from one on, some at a time; true if there are more.
+-- The clock was set back: turns that had come are ahead now, and come at once. Or the rate of all
+-- groups has changed: those that wait for tokens have them earlier. Goes through the markers from
+-- one on, some at a time; true if there are more.
 function group_turns.rewind(from)
   if not string.find(from, '^%(') then from = '-' end
   local found = redis.call('ZRANGEBYLEX', turns, from, '+', 'LIMIT', 0, AHEAD)
@@ -124,6 +125,19 @@ function group_turns.rewind(from)
     redis.call('HDEL', meta, 'rewinding')
   end
   return #found == AHEAD
+end
+
+-- Forgets groups that have rested until now, some at a time; true if there may be more.
+function group_turns.forget_rested()
+  local names = redis.call('ZRANGEBYSCORE', resting, '-inf', now, 'LIMIT', 0, RESTED)
+  if #names == 0 then return false end
+  redis.call('ZREM', resting, unpack(names))
+  local over = {}
+  for i, text in ipairs(redis.call('HMGET', groups, unpack(names))) do
+    if text and group.parse(text, names[i]).rests then over[#over + 1] = names[i] end
+  end
+  if #over > 0 then redis.call('HDEL', groups, unpack(over)) end
+  return #names == RESTED
 end
 
 -- How many of a claim's `wanted` slots go to groups, where both they and single jobs are due at a

@@ -1,11 +1,16 @@
 -- Sets the limits of a queue.
 local queue_limits = {}
 
--- rate: as `rate_limit` has it; `none`, or `keep` to leave it as it is. concurrency: likewise.
-function queue_limits.are_valid(rate, concurrency)
-  if rate ~= 'keep' and rate ~= 'none' and (#rate > 50 or not rate_limit.bucket(rate, nil)) then
-    return false, 'rate'
-  end
+local ALL = '(a 0 -' -- before all markers
+
+local function is_rate(rate)
+  return rate == 'keep' or rate == 'none' or (#rate <= 50 and rate_limit.bucket(rate, nil))
+end
+
+-- rate: as `rate_limit` has it; `none`, or `keep` to leave it as it is. The others: likewise.
+function queue_limits.are_valid(rate, concurrency, group_rate)
+  if not is_rate(rate) then return false, 'rate' end
+  if not is_rate(group_rate) then return false, 'group_rate' end
   if concurrency ~= 'keep' and concurrency ~= 'none'
     and not string.find(concurrency, '^[1-9]%d?%d?%d?%d?%d?%d?%d?%d?$') then
     return false, 'concurrency'
@@ -13,8 +18,8 @@ function queue_limits.are_valid(rate, concurrency)
   return true
 end
 
-function queue_limits.set(rate, concurrency)
-  local set = redis.call('HMGET', meta, 'rate', 'spent')
+function queue_limits.set(rate, concurrency, group_rate)
+  local set = redis.call('HMGET', meta, 'rate', 'spent', 'group_rate')
   if rate == 'none' then
     redis.call('HDEL', meta, 'rate', 'spent')
   elseif rate ~= 'keep' and rate ~= set[1] then
@@ -26,6 +31,15 @@ function queue_limits.set(rate, concurrency)
     redis.call('HDEL', meta, 'concurrency')
   elseif concurrency ~= 'keep' then
     redis.call('HSET', meta, 'concurrency', concurrency)
+  end
+  if group_rate ~= 'keep' and group_rate ~= (set[3] or 'none') then
+    if group_rate == 'none' then
+      redis.call('HDEL', meta, 'group_rate')
+    else
+      redis.call('HSET', meta, 'group_rate', group_rate)
+    end
+    -- Claims look again at the groups that wait for a token of the rate before.
+    redis.call('HSET', meta, 'rewinding', ALL)
   end
   -- Who claims next takes it away again where there is nothing behind it.
   redis.call('HSET', meta, 'limited', 1)

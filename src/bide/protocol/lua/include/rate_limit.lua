@@ -30,6 +30,11 @@ function rate_limit.refilled(bucket)
   return bucket.at + math.ceil((bucket.taken + 1 - bucket.burst) * bucket.period / bucket.count)
 end
 
+-- When it has all tokens again.
+function rate_limit.full_at(bucket)
+  return bucket.at + math.ceil(bucket.taken * bucket.period / bucket.count)
+end
+
 -- As it is stored.
 function rate_limit.stored(bucket)
   local whole = math.floor(bucket.taken / bucket.count)
@@ -40,8 +45,7 @@ end
 -- What is stored of a bucket whose rate is about to be another: it will be full when it would have
 -- been, so that setting it again and again frees no tokens.
 function rate_limit.carried(bucket)
-  local missing_us = math.ceil(bucket.taken * bucket.period / bucket.count)
-  return string.format('%.0f 0 0', bucket.at + missing_us)
+  return string.format('%.0f 0 0', rate_limit.full_at(bucket))
 end
 
 -- How the limits stand: `room` for so many jobs.
