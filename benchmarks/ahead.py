@@ -256,11 +256,11 @@ def one_reading(*args: str) -> None:
     submit = Executor.submit
 
     def submit_as_read(
-        self: Executor, queue_state: QueueState, reply: Claim, sent: float, arrived: float
+        self: Executor, queue_state: QueueState, reply: Claim, *args: Any, **options: Any
     ) -> None:
-        submit(self, queue_state, reply._replace(read_us=0), sent, arrived)
+        submit(self, queue_state, reply._replace(read_us=0), *args, **options)
 
-    Executor.submit = submit_as_read  # type: ignore[method-assign]
+    Executor.submit = submit_as_read  # type: ignore[assignment, method-assign]
     _run_command(args)
 
 

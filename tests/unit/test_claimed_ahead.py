@@ -102,12 +102,13 @@ async def test_each_starts_when_it_is_due_and_not_earlier(scene: Scene, function
 
 
 async def test_a_blocked_event_loop_starts_none_early(scene: Scene) -> None:
-    arrived = scene.accept(("a", 0.02))
+    arrived = scene.accept(("a", 0.5))
     time.sleep(0.01)  # noqa: ASYNC251
     scene.executor._start_due()  # as a timer would that fires too early
-    assert scene.executor.ahead == 1
+    if time.monotonic() < arrived + 0.4:  # this process was not held up for so long
+        assert scene.executor.ahead == 1
     await scene.settled(1)
-    assert started["a"] >= arrived + 0.02
+    assert started["a"] >= arrived + 0.5
 
 
 async def test_a_newer_reply_starts_a_job_that_came_late(scene: Scene) -> None:

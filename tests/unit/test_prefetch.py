@@ -71,6 +71,13 @@ class Unhurried(Prefetch):
         super().note_run(AHEAD / 1000)
 
 
+class Unworried(Unhurried):
+    """Nor do jobs run for long that have not ended yet."""
+
+    def note_running(self, seconds: float) -> None:
+        """Ignore it."""
+
+
 class Scene:
     """What a worker runs that has a few slots."""
 
@@ -131,6 +138,7 @@ async def test_what_waits_begins_in_its_order() -> None:
 @pytest.mark.anyio
 async def test_a_worker_takes_ahead_once_it_has_seen_that_jobs_are_quick(scene: Scene) -> None:
     assert scene.running.capacity == 2
+    scene.running._prefetch = Unworried()
     scene.accept(quick, 20)
     await scene.settled(20)
     assert 2 < scene.running.capacity <= ENOUGH
@@ -148,6 +156,7 @@ async def test_one_of_a_single_slot_never_does() -> None:
 @pytest.mark.anyio
 async def test_no_more_than_it_is_to_run_in_all() -> None:
     scene = Scene(2, max_jobs=25)
+    scene.running._prefetch = Unworried()
     scene.accept(quick, 20)
     await scene.settled(20)
     assert scene.running.capacity == 5

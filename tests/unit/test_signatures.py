@@ -53,7 +53,9 @@ SMALL = {Events, EventListener}
 """Of few methods that are not called by name."""
 
 ONLY_AWAITED = {
-    aio.AsyncClient: {"abandon", "listen", "load", "load_everywhere", "ping", "pop", "share"},
+    aio.AsyncClient: {
+        *("abandon", "listen", "load", "load_everywhere", "ping", "pop", "share", "wake_call")
+    },
     AsyncEventListener: {"abandon"},
 }
 """What a worker's start, wake-up listener, clock and cancels, many who wait at once, and a queue
@@ -64,7 +66,7 @@ ONLY_BLOCKING = {"begin"}
 
 ASKS_NOBODY = {
     *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
-    *("take", "each", "wake_listener", "events", "cron", "every", "group", "where"),
+    *("take", "each", "wake_call", "wake_listener", "events", "cron", "every", "group", "where"),
 }
 """Methods of both kinds that send nothing by themselves."""
 

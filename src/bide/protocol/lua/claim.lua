@@ -15,6 +15,7 @@
 -- arm, 3: as 2, and to say whether the rate of a group holds a due job back
 -- missing, e: take such jobs also before the next look at them is due; s: the worker has run one
 -- missing, n: of the jobs of one priority that are due, take the newest first
+-- missing, w: the claim has waited behind a BLPOP, and is void if the worker has claimed meanwhile
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
@@ -33,6 +34,11 @@ count = math.min(count, MOST)
 ahead_us = math.min(ahead_us, run_record.AHEAD)
 local eager, more_unserved = string.find(missing, 'e', 1, true), false
 local newest = string.find(missing, 'n', 1, true)
+
+local repeated = last_claims.repeated(worker, seq)
+if repeated == 'stale' or (repeated and string.find(missing, 'w', 1, true)) then
+  return {'stale'}
+end
 
 -- Removes before anything is added: a full server lets a script that has begun to remove continue.
 redis.call('ZREM', keep, worker)
@@ -58,8 +64,6 @@ end
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
 -- The same claim again: its reply was lost. What it took and still holds, renewed.
-local repeated = last_claims.repeated(worker, seq)
-if repeated == 'stale' then return {'stale'} end
 if repeated then
   -- It takes nothing new: a copy that arrives late would take jobs that no worker runs. It is not
   -- armed either: the worker's next claim says when to come back.
