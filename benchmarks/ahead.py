@@ -260,7 +260,7 @@ def one_reading(*args: str) -> None:
     ) -> None:
         submit(self, queue_state, reply._replace(read_us=0), *args, **options)
 
-    Executor.submit = submit_as_read  # type: ignore[assignment, method-assign]
+    Executor.submit = submit_as_read  # type: ignore[method-assign]
     _run_command(args)
 
 
