@@ -26,8 +26,8 @@ from bide.client.blocking import Connections
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.keys import keys_of
-from bide.queue import pipeline
-from bide.queue.pipeline import BATCH
+from bide.queue import batches
+from bide.queue.batches import BATCH
 from bide.testing.bed import isolated_registry
 from tests.support import jobs
 
@@ -35,8 +35,8 @@ from tests.support import jobs
 @pytest.fixture(autouse=True)
 def _time_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, no iterator here is slow but where a test says so."""
-    monkeypatch.setattr(pipeline, "QUICK", 3600)
-    monkeypatch.setattr(pipeline, "LONGEST_WAIT", 3600)
+    monkeypatch.setattr(batches, "QUICK", 3600)
+    monkeypatch.setattr(batches, "LONGEST_WAIT", 3600)
 
 
 @pytest.fixture(params=["blocking", "awaited"])

@@ -56,9 +56,9 @@ def test_newest_first_where_the_worker_asks_so(q: Probe) -> None:
         q.add(id)
         q.move(1)
     q.add("urgent", priority=9)
-    assert q.claim(count=2, missing="n").jobs[0].id == "urgent"
+    assert q.claim(count=2, flags="n").jobs[0].id == "urgent"
     q.add("d")
-    claim = q.claim(count=2, missing="ne")
+    claim = q.claim(count=2, flags="ne")
     assert [job.id for job in claim.jobs] == ["d", "b"]
     assert [job.id for job in q.claim(count=2).jobs] == ["a"]
 

@@ -45,7 +45,7 @@ def where(q: Probe, id: str) -> str:
 
 def eagerly(q: Probe, worker: str = "with", count: int = 10, lease: float = LEASE) -> Claim:
     """How a worker claims that may have the task."""
-    return q.claim(worker, count, lease=lease, missing="e")
+    return q.claim(worker, count, lease=lease, flags="e")
 
 
 def waited(job: Claimed) -> float:
@@ -80,7 +80,7 @@ def test_they_and_other_jobs_have_half_of_the_slots_each(q: Probe, is_eager: boo
     given_back(q, *(f"old{n}" for n in range(10)))
     q.move(6)
     q.add(*(f"new{n}" for n in range(10)), priority=9)
-    claim = q.claim("with", 6, missing="e" if is_eager else "")
+    claim = q.claim("with", 6, flags="e" if is_eager else "")
     assert sorted(job.id[:3] for job in claim.jobs) == ["new"] * 3 + ["old"] * 3
 
 
@@ -89,7 +89,7 @@ def test_of_claims_for_one_job_every_second_is_theirs(q: Probe, is_eager: bool) 
     given_back(q, *(f"old{n}" for n in range(10)))
     q.move(6)
     q.add(*(f"new{n}" for n in range(10)), priority=9)
-    found = [q.claim("with", 1, missing="e" if is_eager else "").jobs[0].id for _ in range(8)]
+    found = [q.claim("with", 1, flags="e" if is_eager else "").jobs[0].id for _ in range(8)]
     assert sorted(id[:3] for id in found) == ["new"] * 4 + ["old"] * 4
 
 
@@ -168,7 +168,7 @@ def test_they_do_not_fail_for_their_age_while_one_of_them_runs(q: Probe) -> None
 def test_nor_while_some_have_run(q: Probe, group: str) -> None:
     given_back(q, "a", after=PATIENCE, group=group)
     q.move(PATIENCE - 10)
-    q.claim("with", 0, missing="s")
+    q.claim("with", 0, flags="s")
     give_back_after(q, "a", 30)
     q.move(PATIENCE)
     (job,) = q.claim("without").jobs

@@ -150,7 +150,7 @@ class Probe:
         lease: float = LEASE,
         busy: int = 0,
         arm: int = 2,
-        missing: str = "",
+        flags: str = "",
         ahead: float = 0,
         slots: int | None = None,
     ) -> Claim:
@@ -158,7 +158,7 @@ class Probe:
         seq = self._next(worker, seq)
         ahead_us = round(ahead * SECOND)
         slots = count if slots is None else slots
-        args = (seq, count, round(lease * SECOND), busy, arm, missing, ahead_us, slots)
+        args = (seq, count, round(lease * SECOND), busy, arm, flags, ahead_us, slots)
         return self.run(worker_commands.claim(self.keys, worker, *args))
 
     def taken(self, worker: str = "w1", count: int = 10, *, busy: int = 0) -> list[str]:

@@ -12,15 +12,15 @@ import pytest
 
 from bide.errors import DuplicateJob, ServerFull, UsageError
 from bide.protocol.commands.enqueue import Prepared
-from bide.queue import pipeline
-from bide.queue.pipeline import BATCH, Batches
+from bide.queue import batches
+from bide.queue.batches import BATCH, Batches
 
 
 @pytest.fixture(autouse=True)
 def _time_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, no iterator here is slow but where a test says so."""
-    monkeypatch.setattr(pipeline, "QUICK", 3600)
-    monkeypatch.setattr(pipeline, "LONGEST_WAIT", 3600)
+    monkeypatch.setattr(batches, "QUICK", 3600)
+    monkeypatch.setattr(batches, "LONGEST_WAIT", 3600)
 
 
 def job(number: int, *parents: str) -> Prepared:
@@ -105,7 +105,7 @@ def test_what_comes_before_something_else_is_given() -> None:
 def test_a_slow_iterators_jobs_do_not_wait_for_a_whole_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipeline, "LONGEST_WAIT", -1)
+    monkeypatch.setattr(batches, "LONGEST_WAIT", -1)
     assert given(Batches(iter(jobs(3)), None)) == ([1, 1, 1], None)
 
 
@@ -171,7 +171,7 @@ def test_an_error_that_is_false_is_an_error() -> None:
 
 def test_what_is_slow_is_not_drawn_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for the server would wait for that, and not see what it answers."""
-    monkeypatch.setattr(pipeline, "QUICK", 0)
+    monkeypatch.setattr(batches, "QUICK", 0)
     drawn = count()
     found = Batches((job(next(drawn)) for _ in count()), None)
     next(found)

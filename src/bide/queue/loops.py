@@ -28,9 +28,9 @@ from bide.model.options import Kinds
 from bide.model.payload.serializers import Codec
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands.enqueue import CHUNK, TRIP, Prepared, Receipt
+from bide.queue.batches import Batches
 from bide.queue.core import QueueCore
 from bide.queue.event_reader import not_entered
-from bide.queue.pipeline import Batches
 from bide.tasks.middleware import around_sending
 
 if TYPE_CHECKING:

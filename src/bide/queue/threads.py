@@ -23,9 +23,9 @@ from bide.model.job import Event, Snapshot
 from bide.model.payload.serializers import Codec
 from bide.protocol.commands import Command
 from bide.protocol.commands.enqueue import Prepared, Receipt
+from bide.queue.batches import Batches
 from bide.queue.core import Exchange, QueueCore, signed
 from bide.queue.event_reader import not_entered
-from bide.queue.pipeline import Batches
 from bide.tasks import middleware
 from bide.tasks.middleware import around_sending
 

@@ -19,9 +19,9 @@ from bide.protocol.commands.enqueue import Prepared, when
 from bide.queue import AsyncQueue, Queue
 from bide.queue._async.delay import AsyncDelayQueue
 from bide.queue._sync.delay import DelayQueue
+from bide.queue.batches import Batches
 from bide.queue.core import QueueCore, checked_ids, signed
 from bide.queue.items import prepare_items
-from bide.queue.pipeline import Batches
 
 Verb = Literal["enqueue", "push", "cancel", "cancel-waiting", "reschedule", "promote"]
 

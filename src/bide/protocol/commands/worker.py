@@ -175,7 +175,7 @@ def claim(
     lease_us: int,
     busy: int,
     arm: int = 2,
-    missing: str = "",
+    flags: str = "",
     ahead_us: int = 0,
     slots: int = 0,
 ) -> Command[Claim]:
@@ -191,7 +191,7 @@ def claim(
         arm: 2: with free slots left it waits for what is due next; 1: it does if nothing was
             taken; 0: it does not, and another is called to keep the time; 3: as 2, and the reply
             is `limited` also if the rate of a group holds a due job back.
-        missing: with "n" in it, the newest of the jobs that are due come first, of each priority.
+        flags: with "n" in it, the newest of the jobs that are due come first, of each priority.
             And of jobs that a worker without their task returned: with "e" in it, they are
             taken also before they are due again; with "s", this worker has run one. With "w", the
             claim has waited behind a blocking call, and is `stale` if the worker has claimed since.
@@ -199,7 +199,7 @@ def claim(
             worker starts each of them when it is due.
         slots: how many jobs may be taken if any of them is not due yet.
     """
-    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, missing, ahead_us, slots)
+    args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, flags, ahead_us, slots)
     return command("claim", keys, args, read_claim)
 
 
@@ -370,7 +370,7 @@ class ClaimSession:
         lease_us: int,
         busy: int,
         arm: int,
-        missing: str = "",
+        flags: str = "",
         ahead_us: int = 0,
         slots: int = 0,
     ) -> Command[Claim]:
@@ -384,7 +384,7 @@ class ClaimSession:
             lease_us,
             busy,
             arm,
-            missing,
+            flags,
             ahead_us,
             slots,
         )
@@ -400,14 +400,14 @@ class ClaimSession:
         return self._echoed
 
     def claim_behind(
-        self, keys: Keys, count: int, lease_us: int, busy: int, missing: str
+        self, keys: Keys, count: int, lease_us: int, busy: int, flags: str
     ) -> Command[Claim]:
         """Return the next claim, for the server to run when it sends a wake-up message.
 
         If the consumer makes another call before, that has the same number, and this one has no
         effect.
         """
-        return claim(keys, self.consumer, self._seq, count, lease_us, busy, 2, f"{missing}w")
+        return claim(keys, self.consumer, self._seq, count, lease_us, busy, 2, f"{flags}w")
 
     def doubt(self, number: int) -> None:
         """Note that the reply to such a claim was lost, so it is to be repeated."""

@@ -5,7 +5,7 @@
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
--- @arg   missing   text     of jobs that a worker without their task returned: e, s or both
+-- @arg   flags     text     n, e, s and w, as below, in any order
 -- @arg   ahead_us  integer  also take what is due within this time; the worker starts it when due
 -- @arg   slots     integer  how many jobs the worker can start at once
 -- @reply ok now until deadline more alone drain thin post lost soon, then: id body token tries due
@@ -13,9 +13,10 @@
 -- @include clock run_record wakeup timekeepers reclaim last_claims read_budget
 
 -- arm, 3: as 2, and to say whether the rate of a group holds a due job back
--- missing, e: take such jobs also before the next look at them is due; s: the worker has run one
--- missing, n: of the jobs of one priority that are due, take the newest first
--- missing, w: the claim has waited behind a BLPOP, and is void if the worker has claimed meanwhile
+-- flags, of jobs that a worker without their task returned: e: take them also before the next look
+-- at them is due; s: the worker has run one
+-- flags, n: of the jobs of one priority that are due, take the newest first
+-- flags, w: the claim has waited behind a BLPOP, and is void if the worker has claimed meanwhile
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
@@ -32,11 +33,11 @@ local UNSERVED_US, AGAIN_US, RUNNING, RUNS_US = 600000000, 60000000, 100, 500000
 local TURNS, SPARE_STEPS = 20, 16 -- a claim looks at so many turns of groups at most
 count = math.min(count, MOST)
 ahead_us = math.min(ahead_us, run_record.AHEAD)
-local eager, more_unserved = string.find(missing, 'e', 1, true), false
-local newest = string.find(missing, 'n', 1, true)
+local eager, more_unserved = string.find(flags, 'e', 1, true), false
+local newest = string.find(flags, 'n', 1, true)
 
 local repeated = last_claims.repeated(worker, seq)
-if repeated == 'stale' or (repeated and string.find(missing, 'w', 1, true)) then
+if repeated == 'stale' or (repeated and string.find(flags, 'w', 1, true)) then
   return {'stale'}
 end
 
@@ -125,7 +126,7 @@ local overdue, held_back, job_at = false, false, nil
 
 -- Whether workers run jobs that one without their task returned. A job that has waited for long
 -- does not fail then: those that have its task may be busy.
-if string.find(missing, 's', 1, true) then redis.call('HSET', meta, 'served_at', now) end
+if string.find(flags, 's', 1, true) then redis.call('HSET', meta, 'served_at', now) end
 local is_served
 local function served()
   if is_served == nil then

@@ -43,7 +43,7 @@ if #found > 1 then return found end
 
 for i = 1, #due do redis.call('UNLINK', due[i]) end
 for i = 1, #trash do redis.call('UNLINK', trash[i]) end
-redis.call('UNLINK', meta, jobs, run, results, notes, terms, expiring, order, held, groups, turns, resting,
-  unique, folded, blocked, edges, active, completed, failed, cancelled, asked, waiters, minutes,
-  wake, keep, park, claims, schedules, schedule, scheduled, events, listeners)
+redis.call('UNLINK', meta, jobs, run, results, notes, terms, expiring, order, held, groups, turns,
+  resting, unique, folded, blocked, edges, active, completed, failed, cancelled, asked, waiters,
+  minutes, wake, keep, park, claims, schedules, schedule, scheduled, events, listeners)
 return {'ok'}

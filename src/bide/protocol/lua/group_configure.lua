@@ -2,8 +2,7 @@
 -- @arg   name         text  of the group
 -- @arg   concurrency  text  how many at once, whatever its jobs ask for; 0: as they ask; - as it is
 -- @arg   paused       text  1 or 0; - as it is
--- @arg   rate         text  count, period in µs and burst; none: that of the queue's groups; - as it
---                           is
+-- @arg   rate         text  count, period in µs and burst; none: as all groups have; - as it is
 -- @reply ok
 
 if not string.find(name, '^[^%s%c{}]+$') or #name > 128 then

@@ -2,8 +2,9 @@
 -- @arg   name    text     of a group; - for all
 -- @arg   cursor  text     where to continue, as the reply before said; 0 to begin
 -- @arg   limit   integer  how many to read, about
--- @reply ok now cursor    0 at the end; then per group: what `words` has of it; a q before its rate
---                        where the queue gives it
+-- @reply ok now cursor    0 at the end; then per group: what `words` has of it
+
+-- A q is before the rate of a group that the queue gives it.
 
 if not string.find(cursor, '^%d+$') or limit < 1 then
   return redis.error_reply('BADARG groups cursor')
@@ -15,8 +16,8 @@ local function add(grp)
   local after_now = string.format('[%s %017.0f', grp.name, now + 1)
   local later = redis.call('ZLEXCOUNT', order, after_now, most)
   local words = {grp.name, later, all - later, group.running(grp.name), grp.priority,
-    group.limit(grp), grp.set, grp.paused, grp.rate and (grp.is_shared and 'q' or '') .. grp.rate or '',
-    grp.level > 0 and grp.turn or 0}
+    group.limit(grp), grp.set, grp.paused,
+    grp.rate and (grp.is_shared and 'q' or '') .. grp.rate or '', grp.level > 0 and grp.turn or 0}
   for _, word in ipairs(words) do reply[#reply + 1] = word end
 end
 if name ~= '-' then

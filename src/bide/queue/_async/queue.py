@@ -40,6 +40,7 @@ from bide.queue import loops
 from bide.queue._async.events import AsyncEventListener, AsyncEvents
 from bide.queue._async.job import AsyncJob, AsyncTask, AsyncTaskDecorator
 from bide.queue._async.schedules import AsyncGroup, AsyncSchedules
+from bide.queue.batches import Batches
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
     Exchange,
@@ -54,7 +55,6 @@ from bide.queue.core import (
     signed,
 )
 from bide.queue.dependencies import by_queue, in_order
-from bide.queue.pipeline import Batches
 from bide.queue.schedules import declaring
 from bide.tasks import middleware
 from bide.tasks.middleware import around_sending

@@ -41,6 +41,7 @@ from bide.queue import threads
 from bide.queue._sync.events import EventListener, Events
 from bide.queue._sync.job import Job, Task, TaskDecorator
 from bide.queue._sync.schedules import Group, Schedules
+from bide.queue.batches import Batches
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
     Exchange,
@@ -55,7 +56,6 @@ from bide.queue.core import (
     signed,
 )
 from bide.queue.dependencies import by_queue, in_order
-from bide.queue.pipeline import Batches
 from bide.queue.schedules import declaring
 from bide.tasks import middleware
 from bide.tasks.middleware import around_sending

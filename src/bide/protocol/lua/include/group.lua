@@ -10,8 +10,8 @@
 --
 -- asked: how many at once, as the latest enqueue wanted it; set: the configured number; 0 where
 -- there is none. rate, spent: three numbers each, as `rate_limit` has them; free: when that lets
--- the next begin. A rate that the queue gives all its groups (`group_rate` in `meta`) has a q before
--- it; it is stored only while tokens are missing.
+-- the next begin. A rate that the queue gives all its groups (`group_rate` in `meta`) has a q
+-- before it; it is stored only while tokens are missing.
 --
 -- A group without jobs and settings whose rate the queue gives rests until its tokens are complete:
 -- its record has that time in place of a turn, and so has `resting`. Then nothing is left of it.
