@@ -212,8 +212,8 @@ def test_a_claim_that_has_waited_is_void_after_another(q: Probe) -> None:
     assert kept
     q.add("due")
     for seq in (0, 1):
-        assert q.claim("w1", seq=seq, missing="ew").stale
+        assert q.claim("w1", seq=seq, flags="ew").stale
     assert q.raw.zrange(q.keys["keep"], 0, -1, withscores=True) == kept
-    (job,) = q.claim("w1", seq=2, missing="ew").jobs
+    (job,) = q.claim("w1", seq=2, flags="ew").jobs
     assert job.id == "due"
     assert [job.id for job in q.claim("w1", seq=2).jobs] == ["due"], "a repeat tells what it took"

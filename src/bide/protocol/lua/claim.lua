@@ -226,7 +226,7 @@ local function take_ahead(spare)
   end
   if #levels == 0 or spare <= 0 then return end
   -- If several levels have more than fit, the latest moment is looked for until which all fit: to
-  -- read and sort as many jobs of each level would take ten times as long as to take those that fit.
+  -- read and sort as many jobs of each level would take ten times as long as to take what fits.
   local function is_too_late(at)
     local jobs_until = 0
     for _, level in ipairs(levels) do
