@@ -122,6 +122,10 @@ class QueueCore(Generic[C]):
         """Settings that a worker applies when it starts."""
         self.lifo = False
         """Whether workers that import this object start the newest due job first."""
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Create what only one side of queues has."""
 
     def _declare(self, defaults: TaskOptions | None, lifo: bool, settings: QueueSettings) -> None:
         """Check and keep what the queue declares: options of its jobs, its order, its settings."""

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from bide.client import aio
 from bide.client.coalesce import Coalescer, PerLoop
 from bide.client.pubsub import AsyncWakeListener
-from bide.client.url import RedisClient
 from bide.errors import BideError, UsageError
 from bide.model.ids import short_id
 from bide.model.job import Event, Snapshot
 from bide.model.options import Kinds
-from bide.model.payload.serializers import Codec
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands.enqueue import CHUNK, TRIP, Prepared, Receipt
 from bide.queue.batches import Batches
@@ -54,15 +52,7 @@ def unread(job: AsyncJob[Any]) -> Snapshot:
 class AsyncQueueSide(QueueCore[aio.AsyncClient]):
     """The part of an awaited queue that differs from a blocking one."""
 
-    def __init__(
-        self,
-        name: str,
-        url: str | RedisClient | None,
-        prefix: str | None,
-        serializer: Codec,
-        retry_for: float,
-    ) -> None:
-        super().__init__(name, url, prefix, serializer, retry_for)
+    def _set_up(self) -> None:
         self._listeners: set[AsyncEventListenerSide] = set()
         self._coalescers: PerLoop[dict[Kinds, Coalescer[Jobs, Results]]] = PerLoop(dict)
 

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bide.client import blocking
 from bide.client.pubsub import WakeListener
-from bide.client.url import RedisClient
 from bide.errors import BideError
 from bide.model.job import Event, Snapshot
-from bide.model.payload.serializers import Codec
 from bide.protocol.commands import Command
 from bide.protocol.commands.enqueue import Prepared, Receipt
 from bide.queue.batches import Batches
@@ -46,15 +44,7 @@ def unread(job: Job[Any]) -> Snapshot:
 class QueueSide(QueueCore[blocking.Client]):
     """The part of a blocking queue that differs from an awaited one."""
 
-    def __init__(
-        self,
-        name: str,
-        url: str | RedisClient | None,
-        prefix: str | None,
-        serializer: Codec,
-        retry_for: float,
-    ) -> None:
-        super().__init__(name, url, prefix, serializer, retry_for)
+    def _set_up(self) -> None:
         self._listeners: set[EventListenerSide] = set()
 
     def _wind_up(self) -> None:

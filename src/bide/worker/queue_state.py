@@ -353,7 +353,7 @@ class QueueState:
         """Whether the next claim may wait behind a blocking call.
 
         It may not if another claim follows soon, which would make it useless. It may not either
-        after this worker's own wake-up message: the server would send it for ever.
+        after this worker's own wake-up message: the server would send it endlessly.
         """
         is_quiet = not (self.check or self.resting or self.failures or self.unanswered)
         is_plain = not (self._lacked or self._served or self._session.is_echoed)
