@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from bide.model.latency import FINEST, LAST, LONGEST, Histogram, Minute
+from bide.model.latency import (
+    FINEST,
+    LAST,
+    LONGEST,
+    Distribution,
+    Family,
+    Histogram,
+    Minute,
+    expose,
+)
 
 
 def test_a_line_is_read_and_what_is_none_left_out() -> None:
@@ -14,6 +23,10 @@ def test_a_line_is_read_and_what_is_none_left_out() -> None:
     assert (read.late.counts, read.ran.counts) == ({0: 3, 32: 9}, {2: 1})
     assert read.at.timestamp() == 29_921_000 * 60
     assert Minute.read(1, None).late.total == 0
+
+
+def test_counts_of_a_bucket_that_a_line_has_twice_are_added() -> None:
+    assert Minute.read(1, b"l3=2 l3=5").late.counts == {3: 7}
 
 
 def test_percentiles_lie_where_the_counts_do() -> None:
@@ -51,3 +64,32 @@ def test_nothing_is_made_up_where_the_last_bucket_is_open(share: float) -> None:
 
 def test_minutes_are_added_up() -> None:
     assert (Histogram({0: 1, 2: 2}) + Histogram({2: 3, 4: 1})).counts == {0: 1, 2: 5, 4: 1}
+
+
+def test_metrics_are_written_as_prometheus_reads_them() -> None:
+    families = [
+        Family("jobs", "gauge", 'Jobs of "all"\\\nqueues.', [({}, 12_345_678_901)]),
+        Family("sent", "counter", "Sent.", [({"queue": 'a"b\\c\nd'}, 0.5), ({}, 1e11 + 0.5)]),
+        Family("took", "histogram", "Took.", [({"q": "x"}, Distribution([0.5, 2], [1, 0, 2], 7))]),
+    ]
+    assert expose(families).splitlines() == [
+        r'# HELP jobs Jobs of "all"\\\nqueues.',
+        "# TYPE jobs gauge",
+        "jobs 12345678901",
+        "# HELP sent Sent.",
+        "# TYPE sent counter",
+        r'sent{queue="a\"b\\c\nd"} 0.5',
+        "sent 1e+11",
+        "# HELP took Took.",
+        "# TYPE took histogram",
+        'took_bucket{q="x",le="0.5"} 1',
+        'took_bucket{q="x",le="2"} 1',
+        'took_bucket{q="x",le="+Inf"} 3',
+        'took_sum{q="x"} 7',
+        'took_count{q="x"} 3',
+    ]
+
+
+def test_a_histogram_with_too_few_counts_is_an_error() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        expose([Family("took", "histogram", "Took.", [({}, Distribution([1, 2], [1, 2], 3))])])
