@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bide.errors import UsageError
 from bide.model import ids
-from bide.model.ids import ID_LENGTH, LONGEST, check_name, made_us, new_id
+from bide.model.ids import ID_LENGTH, LONGEST, check_name, is_name, made_us, new_id, short_id
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -208,3 +208,13 @@ def test_any_text_is_a_name_or_a_usage_error(text: str) -> None:
         assert len(text.encode()) <= LONGEST
         assert not set(text.encode()) & set(b"{} \t\r\n\x00")
         assert text.split() == [text], "a script may list names with a space between"
+
+
+def test_an_id_is_shown_whole_up_to_the_longest_that_a_caller_may_choose() -> None:
+    assert short_id("x" * LONGEST) == "x" * LONGEST
+    assert short_id("x" * (LONGEST + 1)) == "x" * LONGEST + "…"
+
+
+def test_a_name_that_was_read_is_checked_without_an_error() -> None:
+    assert is_name("orders")
+    assert not any(map(is_name, ["", "with space", "a{b}", "x" * (LONGEST + 1), "\udcff"]))
