@@ -30,7 +30,8 @@ CONSTRUCTED: Final = frozenset(
         *("bide.Retry", "bide.Retention", "bide.Unique", "bide.Worker", "bide.Body"),
         *("bide.RetryLater", "bide.PauseQueue", "bide.Snooze", "bide.Fail", "bide.Prepared"),
         *("bide.contrib.django.DatabaseConnections", "bide.contrib.otel.Tracing"),
-        "bide.contrib.otel.Metrics",
+        *("bide.contrib.otel.Metrics", "bide.contrib.sqlalchemy.Outbox"),
+        "bide.contrib.django.outbox.Outbox",
         *("bide.contrib.rq.DelayQueue", "bide.contrib.rq.Timer", "bide.logs.JobFilter"),
     )
 )

@@ -26,7 +26,7 @@ from tests.docs.pages import ROOT
 
 MODULES: Final = (
     *("bide", "bide.contrib.django", "bide.contrib.otel", "bide.contrib.rq"),
-    *("bide.contrib.sqlalchemy", "bide.embedded"),
+    *("bide.contrib.sqlalchemy", "bide.contrib.django.outbox", "bide.embedded"),
     *("bide.errors", "bide.logs", "bide.queue", "bide.testing", "bide.web"),
 )
 """The modules whose public names a page may use."""

@@ -177,6 +177,7 @@ def run(
     program: str = "bide",
     modules: Sequence[str] = (),
     defaults: Mapping[str, str] = _NOTHING,
+    outbox: str | None = None,
 ) -> int:
     """Run one command line; its exit code. An error is one sentence on standard error.
 
@@ -185,8 +186,14 @@ def run(
         program: the program's name in usages and errors.
         modules: modules that workers serve besides those that the command line or the file names.
         defaults: values for `url` and `prefix` if the command line has none.
+        outbox: the outbox, as `module:name`, of commands that name none.
     """
-    more: dict[str, Any] = {"obj": tuple(modules), "default_map": dict(defaults)}
+    default_map: dict[str, Any] = dict(defaults)
+    if outbox is not None:
+        its = ("relay", "ls", "retry", "delete")
+        default_map["outbox"] = {name: {"path": outbox} for name in its}
+        default_map |= {name: {"outbox": outbox} for name in ("worker", "metrics", "doctor")}
+    more: dict[str, Any] = {"obj": tuple(modules), "default_map": default_map}
     try:
         code = group.main(args, prog_name=program, standalone_mode=False, **more)
         sys.stdout.flush()

@@ -45,6 +45,14 @@ _outbox: Final = click.argument("path", metavar="OUTBOX")
 _rows: Final = click.argument("rows", nargs=-1, metavar="[ROW]...", type=int)
 
 
+def _named(path: str, rows: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Read a number in the place of the outbox as that of a row, if there is a default outbox."""
+    otherwise = click.get_current_context().lookup_default("path")
+    if otherwise is not None and path.isdecimal():
+        return str(otherwise), (int(path), *rows)
+    return path, rows
+
+
 def _load(path: str) -> OutboxLike:
     import_from_here()
     return load_outbox(path)
@@ -97,6 +105,7 @@ def ls(path: str, refused: bool, limit: int, as_json: bool) -> None:
 @flag("--all everything", "Retry all refused rows.")
 def retry(path: str, rows: tuple[int, ...], everything: bool) -> None:
     """Send refused rows again: those of these numbers, or all."""
+    path, rows = _named(path, rows)
     if bool(rows) == everything:
         raise UsageError("Name the rows to retry by their numbers, or give --all.")
     with explained():
@@ -114,6 +123,7 @@ def delete(path: str, rows: tuple[int, ...], yes: bool) -> None:
 
     Their jobs do not change, although the transactions were committed.
     """
+    path, rows = _named(path, rows)
     if not rows:
         raise UsageError("Name the rows to delete by their numbers; `bide outbox ls` shows them.")
     found = _load(path)

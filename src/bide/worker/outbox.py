@@ -84,11 +84,14 @@ def explained() -> Iterator[None]:
         yield
     except Exception as error:
         cause = getattr(error, "orig", None)  # as SQLAlchemy's errors have it
+        repair = "create the outbox's tables in it"
+        if type(error).__module__ == "django.db.utils":
+            cause, repair = error, "run `manage.py migrate`"
         if cause is None:
             raise
         raise ServerRefused(
             f"The database of the outbox cannot be used ({' '.join(str(cause).split())}); start "
-            "it, and create the outbox's tables in it."
+            f"it, and {repair}."
         ) from error
 
 
@@ -107,7 +110,7 @@ def load_outbox(path: str) -> OutboxLike:
         what = "has no variable" if found is None else "has another value in"
         raise UsageError(
             f"The module {module!r} {what} {name!r}; name the variable that holds "
-            "bide.contrib.sqlalchemy.Outbox(...)."
+            "Outbox(...) of bide.contrib.sqlalchemy or bide.contrib.django.outbox."
         )
     outbox: OutboxLike = found
     outbox.check_ready()

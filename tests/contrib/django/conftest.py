@@ -11,6 +11,7 @@ import pytest
 from django.conf import settings
 
 from bide import Retry
+from tests.support.postgres import Postgres
 
 LATER = Retry(backoff=[3600])
 DATABASE = Path(tempfile.mkdtemp(prefix="django-")) / "db.sqlite3"
@@ -31,10 +32,13 @@ if not settings.configured:
                 "OPTIONS": {"retry": 1},
             },
         },
+        INSTALLED_APPS=["bide.contrib.django", "bide.contrib.django.outbox"],
         USE_TZ=True,
         TIME_ZONE="UTC",
     )
     django.setup()
+
+from tests.contrib.django import shop as shops  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,11 +53,37 @@ def database() -> Iterator[None]:
     DATABASE.parent.rmdir()
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database, of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path}/shop.db"
+    server: Postgres = request.getfixturevalue("postgres")
+    server.empty()
+    return f"postgresql:{server.directory}"
+
+
+@pytest.fixture
+def shop(address: str, one_url: str) -> Iterator[shops.Shop]:
+    """The database's alias is not the default one."""
+    shops.use("shop", address)
+    shops.create_tables("shop")
+    shop = shops.Shop("shop", one_url)
+    yield shop
+    shop.close()
+
+
 @pytest.fixture(autouse=True)
-def here(one_url: str) -> Iterator[str]:
-    """All queues are on the tests' server."""
+def here(
+    request: pytest.FixtureRequest, one_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """All queues are on the tests' server; those of a shop say so themselves."""
     from bide.client import config
 
+    if "shop" in request.fixturenames:
+        monkeypatch.setenv("BIDE_URL", one_url)
+        yield one_url
+        return
     with config.override(url=one_url):
         yield one_url
     from bide.queue.core import leave_overridden

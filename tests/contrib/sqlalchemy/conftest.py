@@ -14,7 +14,7 @@ from bide import Queue
 from bide.contrib.sqlalchemy import Outbox
 from tests.support import mariadb as its_mariadb
 from tests.support.mariadb import MariaDB
-from tests.support.postgres import Postgres, missing
+from tests.support.postgres import Postgres
 
 
 class Base(DeclarativeBase):
@@ -25,14 +25,6 @@ class Order(Base):
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
     state: Mapped[str] = mapped_column(sa.String(20), default="open")
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    if reason := missing():
-        pytest.skip(reason)
-    with Postgres() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

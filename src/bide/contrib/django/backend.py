@@ -9,10 +9,13 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from bide.contrib.django.outbox import Outbox
 from bide.contrib.django.running import at_commit, known, new_result, part_of, serve, stored_result
+from bide.contrib.outbox.rows import enqueue_rows
 from bide.errors import BideError, JobNotFound, UsageError
 from bide.model.ids import new_id
 from bide.model.options import Options
@@ -37,7 +40,7 @@ _Base: Any = importlib.import_module(f"{_PACKAGE}.backends.base").BaseTaskBacken
 _DoesNotExist: Any = importlib.import_module(f"{_PACKAGE}.exceptions").TaskResultDoesNotExist
 
 _TASK_OPTIONS: Final = ("retry", "timeout", "retention", "expires", "on_crash", "durability")
-_OPTIONS: Final = ("url", "prefix", "on_commit", *_TASK_OPTIONS)
+_OPTIONS: Final = ("url", "prefix", "on_commit", "outbox", *_TASK_OPTIONS)
 
 
 class Backend(_Base):  # type: ignore[misc]
@@ -46,8 +49,10 @@ class Backend(_Base):  # type: ignore[misc]
     `TASKS = {"default": {"BACKEND": "bide.contrib.django.Backend", "OPTIONS": {...}}}`.
 
     The options `url` and `prefix` are those of `bide.Queue`. With `on_commit`, an enqueue waits for
-    the commit of its transaction: True, or the alias of a database. The options `retry`, `timeout`,
-    `retention`, `expires`, `on_crash` and `durability` are those of `@queue.task`, for all tasks.
+    the commit of its transaction: True, or the alias of a database. With `outbox`, an enqueue is a
+    row of the outbox in its transaction: True, or the alias of a database. The options `retry`,
+    `timeout`, `retention`, `expires`, `on_crash` and `durability` are those of `@queue.task`, for
+    all tasks.
     """
 
     supports_defer = True
@@ -62,7 +67,10 @@ class Backend(_Base):  # type: ignore[misc]
             ImproperlyConfigured: an option is not one of those above, or is invalid.
         """
         super().__init__(alias, params)
-        for name in self.options:
+        self._given: dict[str, Any] = {  # in capitals too, as Django writes it
+            "outbox" if name == "OUTBOX" else name: value for name, value in self.options.items()
+        }
+        for name in self._given:
             if name not in _OPTIONS:
                 raise ImproperlyConfigured(
                     f"OPTIONS of TASKS[{alias!r}] has {name!r}, which is none of "
@@ -70,8 +78,9 @@ class Backend(_Base):  # type: ignore[misc]
                 )
         self._named: list[str] = list(params.get("QUEUES") or self.queues)
         """QUEUES, in their order."""
-        self._on_commit: bool | str = self.options.get("on_commit", True)
-        given = {name: self.options[name] for name in _TASK_OPTIONS if name in self.options}
+        self._on_commit: bool | str = self._given.get("on_commit", True)
+        given = {name: self._given[name] for name in _TASK_OPTIONS if name in self._given}
+        self._outbox = self._read_outbox()
         self._options = Options(**given)  # type: ignore[typeddict-item]
         try:
             check_options(self._options)
@@ -91,7 +100,7 @@ class Backend(_Base):  # type: ignore[misc]
         if known[name] is task:  # and not what `using` has made of it, once more for each job
             for queue in self._named or [task.queue_name]:
                 note_task_queue(
-                    name, TaskQueue(queue, self.options.get("url"), self.options.get("prefix"))
+                    name, TaskQueue(queue, self._given.get("url"), self._given.get("prefix"))
                 )
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
@@ -113,12 +122,18 @@ class Backend(_Base):  # type: ignore[misc]
         options["at"], options["priority"] = at, _priority(task.priority)
         prepared = queue.prepare(serve(task), result.args, result.kwargs, **options)
 
-        def send() -> None:
-            queue.enqueue_many([prepared])
+        def emit() -> None:
             signals = part_of(task, "signals")
             signals.task_enqueued.send(type(self), task_result=result)
 
-        if self._on_commit is False:
+        def send() -> None:
+            queue.enqueue_many([prepared])
+            emit()
+
+        if self._outbox is not None:
+            self._outbox._write(queue, enqueue_rows(queue, [prepared]), alone=True)
+            transaction.on_commit(emit, using=self._outbox.using)
+        elif self._on_commit is False:
             send()
         else:
             at_commit(send, None if self._on_commit is True else self._on_commit)
@@ -152,11 +167,29 @@ class Backend(_Base):  # type: ignore[misc]
         try:
             for name in self.queues or ["default"]:
                 self._queue(name).keys  # noqa: B018
+                if self._outbox is not None:
+                    self._outbox.check_ready(self._queue(name))
         except BideError as error:
             yield checks.Error(f"TASKS[{self.alias!r}]: {error}", id="bide.E001")
 
+    def _read_outbox(self) -> Outbox | None:
+        using = self._given.get("outbox", False)
+        if using is False:
+            return None
+        if not isinstance(using, bool | str):
+            raise ImproperlyConfigured(
+                f"OPTIONS of TASKS[{self.alias!r}] has the outbox {using!r}; set it to True or to "
+                "the alias of a database."
+            )
+        if "on_commit" in self._given:
+            raise ImproperlyConfigured(
+                f"OPTIONS of TASKS[{self.alias!r}] has both outbox and on_commit; remove "
+                "on_commit, as rows of the outbox are sent after the commit."
+            )
+        return _outbox(DEFAULT_DB_ALIAS if using is True else using)
+
     def _queue(self, name: str) -> Queue:
-        return _queue(name, self.options.get("url"), self.options.get("prefix"))
+        return _queue(name, self._given.get("url"), self._given.get("prefix"))
 
 
 def job_name(task: Any) -> str:
@@ -178,13 +211,24 @@ def job_name(task: Any) -> str:
 
 def common_server() -> dict[str, str]:
     """Return the URL and the prefix in the OPTIONS of TASKS, if all of bide's backends agree."""
+    found = _servers()
+    return found[0] if found and all(each == found[0] for each in found) else {}
+
+
+def common_url() -> str | None:
+    """Return the URL in the OPTIONS of TASKS, if all of bide's backends agree."""
+    urls = {each.get("url") for each in _servers()}
+    return urls.pop() if len(urls) == 1 else None
+
+
+def _servers() -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     for backend in (getattr(settings, "TASKS", None) or {}).values():
         kind = import_string(backend["BACKEND"])
         if isinstance(kind, type) and issubclass(kind, Backend):
             options = backend.get("OPTIONS", {})
             found.append({key: options[key] for key in ("url", "prefix") if options.get(key)})
-    return found[0] if found and all(each == found[0] for each in found) else {}
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -193,6 +237,12 @@ def _queue(name: str, url: str | None, prefix: str | None) -> Queue:
     queue = Queue(name, url=url, prefix=prefix)
     queue._permit = Permit(None)  # the URL is that of the settings, though a test be the first
     return queue
+
+
+@lru_cache(maxsize=64)
+def _outbox(using: str) -> Outbox:
+    """One for all threads, as it has connections to the server."""
+    return Outbox(using)
 
 
 def _priority(priority: int) -> int:

@@ -342,7 +342,7 @@ def on_commit(call: BlockingCall[P, Any], *, using: str | None = None) -> OnComm
     return OnCommit(call, using)
 
 
-class _Send:
+class AtCommit:
     """What is sent at the commit; `hint` tells it from what others do then."""
 
     def __init__(self, send: Callable[[], Any]) -> None:
@@ -350,6 +350,7 @@ class _Send:
         self.waits = True
 
     def __call__(self) -> None:
+        """Send."""
         self.waits = False
         self._send()
 
@@ -360,7 +361,7 @@ def at_commit(send: Callable[[], Any], using: str | None) -> None:
     if connections[name].settings_dict["ENGINE"] == "django.db.backends.dummy":
         send()
     else:
-        transaction.on_commit(_Send(send), using=name)
+        transaction.on_commit(AtCommit(send), using=name)
 
 
 def hint() -> str:
@@ -368,7 +369,7 @@ def hint() -> str:
     if not settings.configured:  # Django is installed, and the test does not use it
         return ""
     waiting = sum(
-        isinstance(call, _Send) and call.waits
+        isinstance(call, AtCommit) and call.waits
         for connection in connections.all(initialized_only=True)
         for _, call, *_ in connection.run_on_commit
     )

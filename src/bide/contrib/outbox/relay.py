@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import select
+import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple, Protocol
 
 from bide.errors import BideError
 from bide.logs import Log
@@ -21,6 +25,9 @@ SWEEP_EVERY: Final = 60.0
 """Seconds between removals of old rows of `once`."""
 
 _FIRST_PAUSE: Final = 0.1
+
+_HEED: Final = 0.25
+"""Seconds until a relay that listens notices that it is stopped."""
 
 
 class Round(NamedTuple):
@@ -72,10 +79,9 @@ def relay(store: Store, stopped: Callable[[], bool], burst: bool = False) -> int
         if problem is not None:
             if burst:
                 raise problem
-            told = str(getattr(problem, "orig", problem)).strip()  # without the statement
-            if told != trouble:
-                log.warning("the outbox waits: %s", told)
-                trouble = told
+            if (text := told(problem)) != trouble:
+                log.warning("the outbox waits: %s", text)
+                trouble = text
             store.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
             continue
@@ -87,3 +93,42 @@ def relay(store: Store, stopped: Callable[[], bool], burst: bool = False) -> int
                 break
             store.wait(POLL)
     return sent
+
+
+def told(error: Exception) -> str:
+    """Return what an error says, without the statement that SQLAlchemy adds."""
+    return str(getattr(error, "orig", error)).strip()
+
+
+def wait_for_notify(driver: Any, seconds: float, pause: Callable[[float], bool]) -> None:
+    """Return when PostgreSQL has notified, or the relay is stopped, or the time is over.
+
+    Args:
+        driver: a connection of psycopg or psycopg2 that listens.
+        seconds: the time.
+        pause: waits so long, and returns whether the relay is stopped.
+    """
+    until = time.monotonic() + seconds
+    ready: list[int] = []
+    while not (ready or pause(0)) and (left := until - time.monotonic()) > 0:
+        ready, _, _ = select.select([driver.fileno()], [], [], min(left, _HEED))
+    if not ready:
+        return
+    if hasattr(driver, "poll"):  # psycopg2
+        driver.poll()
+        driver.notifies.clear()
+    else:
+        for _ in driver.notifies(timeout=0):
+            pass
+
+
+async def relay_in_thread(call: Callable[[], int], stop: threading.Event) -> int:
+    """Run a relay that blocks beside the running event loop; a cancellation stops it."""
+    with ThreadPoolExecutor(1, "bide-outbox") as pool:
+        thread = asyncio.get_running_loop().run_in_executor(pool, call)
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            stop.set()
+            await asyncio.wait([thread])
+            raise

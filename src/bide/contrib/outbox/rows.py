@@ -8,20 +8,23 @@ moment of the row, by the clock of the database: the sender subtracts the time s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
+from bide.client.url import resolve_url
 from bide.errors import UsageError
+from bide.model.dedup import Batch
 from bide.model.durations import Duration
-from bide.model.options import Constraints, Durability, has_dedup
+from bide.model.options import Constraints, Durability, Options, has_dedup
 from bide.protocol.commands.enqueue import Prepared, when
 from bide.queue import AsyncQueue, Queue
 from bide.queue._async.delay import AsyncDelayQueue
 from bide.queue._sync.delay import DelayQueue
 from bide.queue.batches import Batches
-from bide.queue.core import QueueCore, checked_ids, signed
+from bide.queue.core import QueueCore, TaskCall, checked_ids, signed
 from bide.queue.items import prepare_items
+from bide.tasks.middleware import around_sending
 
 Verb = Literal["enqueue", "push", "cancel", "cancel-waiting", "reschedule", "promote"]
 
@@ -66,6 +69,23 @@ def shifted(due: str, elapsed_us: int) -> str:
     return due if due[0] == "=" else f"+{max(0, int(due[1:]) - max(0, elapsed_us))}"
 
 
+def task_row(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
+    """Return the row that enqueues a call of a task.
+
+    Raises:
+        UsageError: `task` is not a task, an option is invalid, or the arguments do not fit.
+        PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
+    """
+    if not isinstance(task, TaskCall):
+        raise UsageError(
+            f"enqueue() wants a task of a queue, not {task!r}; decorate the function with "
+            "@queue.task, or pass jobs that queue.prepare(...) returned to enqueue_many()."
+        )
+    with around_sending(task.queue.name, None):
+        (row,) = enqueue_rows(task.queue, [task.prepare(*args, **kwargs)])
+    return row
+
+
 def enqueue_rows(queue: Any, jobs: Iterable[Prepared]) -> list[Row]:
     """Return the rows that enqueue prepared jobs.
 
@@ -77,6 +97,24 @@ def enqueue_rows(queue: Any, jobs: Iterable[Prepared]) -> list[Row]:
     for some in Batches(jobs, None):
         rows += _rows(checked, "enqueue", some)
     return rows
+
+
+def batch_row(
+    queue: Any,
+    key: str | int,
+    item: object,
+    into: Callable[..., Any] | str,
+    limits: tuple[Duration, Duration | None, int],
+    options: Options,
+) -> Row:
+    """Return the row that adds an item to a batch; arguments and errors as for `Queue.batch`.
+
+    `limits` are `quiet`, `max_wait` and `max_size`.
+    """
+    policy = Batch(*limits, key)
+    job = _checked_queue(queue).prepare(into, (item,), **(options | {"unique": policy}))
+    (row,) = enqueue_rows(queue, [job])
+    return row
 
 
 def push_rows(
@@ -106,6 +144,15 @@ def change_row(
     (job_id,) = checked_ids([id])
     due = when(delay, at) if verb == "reschedule" else ""
     return Row(checked.prefix, checked.name, verb, job_id, due=due)
+
+
+def check_server(queue: AnyQueue, url: str | None) -> None:
+    """Raise UsageError for a queue of another server, to which the relay would not send."""
+    if queue._url != url and queue.url != resolve_url(url):
+        raise UsageError(
+            f"The queue {queue.name!r} is on another server than the outbox; give the outbox "
+            "the queue's url=, or use an outbox for each server."
+        )
 
 
 def _checked_queue(queue: Any) -> QueueCore[Any]:

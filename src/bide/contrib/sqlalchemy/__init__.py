@@ -12,7 +12,8 @@ from bide.contrib import needed
 with needed("SQLAlchemy 2", "sqlalchemy"):
     import sqlalchemy as _sqlalchemy  # noqa: F401
 
-from bide.contrib.sqlalchemy.once import Fenced, Once
+from bide.contrib.outbox.once import Fenced
+from bide.contrib.sqlalchemy.once import Once
 from bide.contrib.sqlalchemy.outbox import Outbox
 
 __all__ = ["Fenced", "Once", "Outbox"]

@@ -1,9 +1,4 @@
-"""`once`: a job's effect on the database happens once, however often the job runs.
-
-The row of the job in `bide_done` is written in the job's own transaction. So it is there if, and
-only if, the effect is. Two runs at the same moment: the second waits at the primary key until the
-first has committed or rolled back.
-"""
+"""`once` on a session or connection of SQLAlchemy: see `bide.contrib.outbox.once`."""
 
 from __future__ import annotations
 
@@ -16,45 +11,25 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from bide.contrib.sqlalchemy.tables import LONGEST_STEP, check_dialect
-from bide.errors import BideError, PayloadError, UsageError
-from bide.model.context import current_job
-from bide.model.payload.serializers import pack, reason, unpack
+from bide.contrib.outbox.once import OnceBase
+from bide.contrib.sqlalchemy.tables import check_dialect
+from bide.errors import PayloadError, UsageError
 
 Transaction = Session | sa.Connection
 
 
-class Fenced(BideError):
-    """A later run of the job has committed its effect already, so this run must stop.
-
-    The worker of this run was paused for longer than its lease, and another worker has the job.
-    """
-
-
-class Once:
+class Once(OnceBase):
     """A block whose effect on the database happens once for each job: the result of `once`.
 
     If the block raises, the job has not happened: roll back, as `session.begin()` does.
     """
 
-    first: bool
-    """Whether this is the first run: do the work, and set `result`."""
-    result: Any
-    """The result: set it in the first run, and read it in each other run, as plain values."""
-
     def __init__(self, done: sa.Table, session: Any, step: str) -> None:
-        if not isinstance(step, str) or len(step) > LONGEST_STEP:
-            raise UsageError(
-                f"step must be text of {LONGEST_STEP} characters at most, not {step!r}."
-            )
+        super().__init__(step)
         if hasattr(session, "registry"):  # a scoped session
             session = session()
         self._done: Final = done
         self._session: Final = session
-        job = current_job()
-        self._of: Final = {"queue": job.queue, "job_id": job.id, "step": step}
-        self._token: Final = job.token
-        self.result = None
 
     def __enter__(self) -> Self:
         """Look whether the job has happened; wait for another run that is about to commit.
@@ -111,12 +86,7 @@ class Once:
         if self.first:
             return
         stored = session.execute(stored_row).one()
-        if stored.token > self._token:
-            raise Fenced(
-                f"A later run of the job {self._of['job_id']} has committed, so this run must not; "
-                "let the error end it. Its worker was paused for longer than its lease."
-            )
-        self.result = None if stored.result is None else unpack(stored.result, "json")
+        self._repeat(stored.token, stored.result)
 
     def _end(self, succeeded: bool, session: Transaction) -> None:
         if not self.first:
@@ -125,10 +95,10 @@ class Once:
             self._forget(session)
         elif self.result is not None:
             try:
-                packed = pack(self.result, "json")
-            except Exception as error:
+                packed = self._packed()
+            except PayloadError:
                 self._forget(session)
-                raise PayloadError(f"The result of once: {reason(error, 'json')}.") from None
+                raise
             session.execute(sa.update(self._done).where(self._is_mine).values(result=packed))
 
     @property

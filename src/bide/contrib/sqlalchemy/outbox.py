@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
@@ -20,30 +18,30 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from bide.client.url import resolve_url
+from bide.contrib.outbox.relay import relay_in_thread
+from bide.contrib.outbox.rounds import CHANNEL, FastPath
 from bide.contrib.outbox.rows import (
-    BATCH,
+    AnyQueue,
     Row,
+    batch_row,
     change_row,
+    check_server,
     enqueue_rows,
     push_rows,
+    task_row,
 )
 from bide.contrib.outbox.sending import Sender
 from bide.contrib.sqlalchemy import looking, rounds
 from bide.contrib.sqlalchemy.once import Once
 from bide.contrib.sqlalchemy.relaying import AwaitedStore, BlockingStore
-from bide.contrib.sqlalchemy.tables import CHANNEL, check_dialect, tables_of
+from bide.contrib.sqlalchemy.tables import check_dialect, tables_of
 from bide.errors import UsageError
-from bide.logs import Log
-from bide.model.dedup import Batch
 from bide.model.durations import Duration, to_us
 from bide.model.options import Durability, Options
 from bide.protocol.commands.enqueue import Prepared
-from bide.queue import AsyncQueue, Queue
 from bide.queue._async.delay import AsyncDelayQueue
 from bide.queue._sync.delay import DelayQueue
 from bide.queue.core import TaskCall
-from bide.tasks.middleware import around_sending
 from bide.worker.outbox import OutboxRow, OutboxStats
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
         async_scoped_session,
     )
 
-log = Log("bide.outbox")
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -63,11 +59,6 @@ Blocking = Session | scoped_session[Any] | sa.Connection
 """Sessions and connections of blocking code, through which rows are written."""
 
 Awaited = "AsyncSession | async_scoped_session[Any] | AsyncConnection"
-
-AnyQueue = Queue | AsyncQueue
-
-_REST: Final = 5.0
-"""Seconds without the fast path after the server could not be reached: the relay tries."""
 
 
 class Outbox:
@@ -112,7 +103,7 @@ class Outbox:
         self._url = url
         self._blocking = Sender(url)
         self._awaited = Sender(url, await_only)
-        self._rests_until = 0.0
+        self._fast_path: Final = FastPath()
         self._insert_one: Final = sa.insert(self.tables.outbox)
 
     def __repr__(self) -> str:
@@ -149,14 +140,8 @@ class Outbox:
             UsageError: `task` is not a task, an option is invalid, or the arguments do not fit.
             PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
         """
-        if not isinstance(task, TaskCall):
-            raise UsageError(
-                f"enqueue() wants a task of a queue, not {task!r}; decorate the function with "
-                "@queue.task, or use enqueue_many(session, queue, [queue.prepare(...)])."
-            )
-        queue = task.queue
-        with around_sending(queue.name, None):
-            rows = self._checked(queue, enqueue_rows(queue, [task.prepare(*args, **kwargs)]))
+        rows = [task_row(task, args, kwargs)]
+        self._checked(task.queue, rows)
         return self._write(session, rows, _first)
 
     @overload
@@ -231,9 +216,8 @@ class Outbox:
             UsageError: an argument is invalid.
             PayloadError: the serializer cannot encode the item.
         """
-        policy = Batch(quiet, max_wait, max_size, key)
-        job = queue.prepare(into, (item,), **(options | {"unique": policy}))
-        return self._write(session, self._checked(queue, enqueue_rows(queue, [job])), _first)
+        row = batch_row(queue, key, item, into, (quiet, max_wait, max_size), options)
+        return self._write(session, self._checked(queue, [row]), _first)
 
     @overload
     def push(
@@ -406,15 +390,7 @@ class Outbox:
         engine = self._its_engine()
         stop = stop or threading.Event()
         if isinstance(engine, sa.Engine):
-            call = partial(self.relay, burst=burst, stop=stop)
-            with ThreadPoolExecutor(1, "bide-outbox") as pool:
-                thread = asyncio.get_running_loop().run_in_executor(pool, call)
-                try:
-                    return await asyncio.shield(thread)
-                except asyncio.CancelledError:
-                    stop.set()
-                    await asyncio.wait([thread])
-                    raise
+            return await relay_in_thread(partial(self.relay, burst=burst, stop=stop), stop)
         sender = Sender(self._url, await_only)
         store = AwaitedStore(self, engine.sync_engine, sender)
         return await greenlet_spawn(store.run, stop.is_set, burst)
@@ -479,11 +455,7 @@ class Outbox:
 
     def _checked(self, queue: AnyQueue, rows: list[Row]) -> list[Row]:
         """Refuse the queue of another server, to which the relay would not send."""
-        if queue._url != self._url and queue.url != resolve_url(self._url):
-            raise UsageError(
-                f"The queue {queue.name!r} is on another server than the outbox; give the outbox "
-                "the queue's url=, or use an outbox for each server."
-            )
+        check_server(queue, self._url)
         return rows
 
     def _write(self, session: Any, rows: list[Row], answer: Callable[[list[Row]], T]) -> Any:
@@ -525,22 +497,8 @@ class Outbox:
 
     def _send_now(self, engine: sa.Engine, numbers: list[int]) -> None:
         """The fast path: send the rows of a transaction that has committed."""
-        if time.monotonic() < self._rests_until:
-            return
         sender = self._awaited if engine.dialect.is_async else self._blocking
-        try:
-            for i in range(0, len(numbers), BATCH):
-                some = numbers[i : i + BATCH]
-                done = rounds.round_of(self.tables, engine, sender, some)
-                while done.claimed and not done.down and len(some) > done.claimed:
-                    done = rounds.round_of(self.tables, engine, sender, some)
-                if done.down:
-                    self._rests_until = time.monotonic() + _REST
-                    log.warning("the relay will send what this process could not: %s", done.down)
-                    return
-        except Exception as error:  # the commit has succeeded, and the relay sends the rows
-            told = getattr(error, "orig", error)  # without the statement
-            log.warning("the relay will send what this process could not: %s", told)
+        self._fast_path.send(partial(rounds.round_of, self.tables, engine, sender), numbers)
 
 
 def _first(rows: list[Row]) -> str:

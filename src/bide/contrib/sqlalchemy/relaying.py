@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import select
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -11,17 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
-from bide.contrib.outbox.relay import Round, Store, relay
+from bide.contrib.outbox.relay import Round, Store, relay, wait_for_notify
+from bide.contrib.outbox.rounds import CHANNEL
 from bide.contrib.outbox.sending import Sender
 from bide.contrib.sqlalchemy.rounds import connect, round_of
-from bide.contrib.sqlalchemy.tables import CHANNEL, check_dialect, sweep
+from bide.contrib.sqlalchemy.tables import check_dialect, sweep
 
 if TYPE_CHECKING:
     from bide.contrib.sqlalchemy.outbox import Outbox
-
-
-_HEED: Final = 0.25
-"""Seconds until a relay that listens notices that it is stopped."""
 
 
 class _Store(Store):
@@ -97,25 +93,10 @@ class BlockingStore(_Store):
             return
         until = time.monotonic() + seconds
         try:
-            driver = self._driver
-            ready: list[int] = []
-            while not (ready or self._pause(0)) and (left := until - time.monotonic()) > 0:
-                ready, _, _ = select.select([driver.fileno()], [], [], min(left, _HEED))
-            if ready:
-                _read(driver)
+            wait_for_notify(self._driver, seconds, self._pause)
         except Exception:  # the database is down
             self._drop_listener()
             self._pause(max(0.0, until - time.monotonic()))
-
-
-def _read(driver: Any) -> None:
-    """Read the notifications that have come, with psycopg or psycopg2."""
-    if hasattr(driver, "poll"):  # psycopg2
-        driver.poll()
-        driver.notifies.clear()
-    else:
-        for _ in driver.notifies(timeout=0):
-            pass
 
 
 class AwaitedStore(_Store):

@@ -1,38 +1,18 @@
-"""Rounds: claim rows, send them, and commit what became of them.
-
-The fast path and the relay do the same. The rows are removed first, which locks them. So no other
-sender has them, and if this process dies, its transaction is rolled back and the rows are there.
-"""
+"""Rounds on a connection of SQLAlchemy: see `bide.contrib.outbox.rounds`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
 from bide.contrib.outbox.relay import Round
+from bide.contrib.outbox.rounds import Claimed, Fared, send_claimed
 from bide.contrib.outbox.rows import BATCH
-from bide.contrib.outbox.sending import Sender, is_final, waits_for_parent
-from bide.contrib.sqlalchemy.tables import (
-    KEPT,
-    Tables,
-    check_dialect,
-    choose,
-    claim,
-    first_of,
-    now_us,
-    read_written,
-)
-from bide.errors import BideError, UsageError
-from bide.logs import Log
-
-log = Log("bide.outbox")
-
-_FIRST_PAUSE_US, _LONGEST_PAUSE_US = 1_000_000, 60_000_000
-"""Before a row is tried again that could not be sent: the first, and the longest after doubling."""
-
-_LONGEST_ERROR: Final = 1000
+from bide.contrib.outbox.sending import Sender
+from bide.contrib.sqlalchemy.tables import Tables, check_dialect, choose, claim, first_of, now_us
+from bide.errors import UsageError
 
 
 def connect(engine: sa.Engine) -> sa.Connection:
@@ -63,60 +43,40 @@ def round_of(
             if connection.scalar(sa.select(table.c.id).limit(1)) is None:
                 return Round()
             connection.rollback()
-        found = _claimed(connection, table, numbers, most)
+        found = [Claimed.read(row) for row in _claim(connection, table, numbers, most)]
         if not found:
             return Round()
-        outcome = sender.send([read_written(row) for row in found])
-        if len(outcome.errors) == len(found) and outcome.down is not None:
-            return Round(len(found), 0, outcome.down)  # a rollback puts the rows back
-        for row in found:
-            if (error := outcome.errors.get(row.id)) is not None:
-                kept = {name: getattr(row, name) for name in KEPT}
-                _put_back(connection, table, kept, error)
-        connection.commit()
-    return Round(len(found), len(found) - len(outcome.errors), outcome.down)
+
+        def put_back(one: Claimed, fared: Fared) -> None:
+            retry_us = None if fared.pause_us is None else now_us() + fared.pause_us
+            values = {"tries": fared.tries, "error": fared.error, "retry_us": retry_us}
+            connection.execute(sa.insert(table).values(one.values() | values))
+
+        def is_pending(ids: list[str]) -> bool:
+            pending = sa.select(table.c.id).where(table.c.job_id.in_(ids)).limit(1)
+            return connection.scalar(pending) is not None
+
+        done, has_changed = send_claimed(sender, found, put_back, is_pending)
+        if has_changed:
+            connection.commit()
+    return done
 
 
-def _claimed(
+def _claim(
     connection: sa.Connection, table: sa.Table, numbers: Sequence[int] | None, most: int
 ) -> Sequence[Any]:
     """Remove rows, which locks them."""
+    dialect = connection.dialect
     values: dict[str, Any] = {"most": most}
     if numbers is not None:
         values["numbers"] = numbers
-    if connection.dialect.name != "mariadb":
-        statement = claim(table, connection.dialect.name, numbers is not None)
-        return connection.execute(statement, values).all()
+    if dialect.name != "mariadb":
+        return connection.execute(claim(table, dialect, numbers is not None), values).all()
     # InnoDB locks rows as they are now, but looks for earlier ones as they were at the start of the
     # statement. So a second statement looks for earlier rows after the lock.
-    locked = connection.scalars(choose(table, numbers is not None), values).all()
+    locked = connection.scalars(choose(table, dialect, numbers is not None), values).all()
     if not locked:
         return ()
-    found = connection.execute(first_of(table), {"numbers": locked}).all()
-    gone = sa.delete(table).where(table.c.id.in_([row.id for row in found]))
-    connection.execute(gone)
+    found = connection.execute(first_of(table, dialect), {"numbers": locked}).all()
+    connection.execute(sa.delete(table).where(table.c.id.in_([row.id for row in found])))
     return found
-
-
-def _put_back(
-    connection: sa.Connection, table: sa.Table, values: dict[str, Any], error: BideError
-) -> None:
-    """Write a row again that was not sent, under its number."""
-    parents = values["parents"].split()
-    final = is_final(error)
-    if final and waits_for_parent(error):
-        pending = sa.select(table.c.id).where(table.c.job_id.in_(parents)).limit(1)
-        final = connection.scalar(pending) is None
-    tries = values["tries"]
-    pause_us = min(_FIRST_PAUSE_US << min(tries, 10), _LONGEST_PAUSE_US)
-    values |= {
-        "tries": tries + 1,
-        "error": f"{type(error).__name__}: {error}"[:_LONGEST_ERROR],
-        "retry_us": None if final else now_us() + pause_us,
-    }
-    connection.execute(sa.insert(table).values(values))
-    if final:
-        log.error(
-            "the outbox keeps row %d, %s of the job %s in %s, which cannot be sent: %s",
-            *(values["id"], values["verb"], values["job_id"], values["queue"], error),
-        )

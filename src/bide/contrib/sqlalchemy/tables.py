@@ -9,14 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.expression import ColumnElement, FunctionElement
+from sqlalchemy.sql.expression import FunctionElement
 
-from bide.contrib.outbox.rows import Row
-from bide.contrib.outbox.sending import Written
+from bide.contrib.outbox import rounds
+from bide.contrib.outbox.once import LONGEST_STEP
 from bide.errors import UsageError
-
-CHANNEL: Final = "bide_outbox"
-"""The channel of PostgreSQL that wakes relays."""
 
 _NAME: Final = sa.String(128)
 _NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -36,11 +33,6 @@ _ON_MARIADB: Final[dict[str, Any]] = {
     )
 }
 
-LONGEST_STEP: Final = 64
-"""Characters of a step of `once`."""
-
-DIALECTS: Final = ("postgresql", "sqlite", "mariadb")
-
 _OLDEST_MARIADB: Final = (10, 6)
 """The first version that has SKIP LOCKED."""
 
@@ -52,19 +44,9 @@ class now_us(FunctionElement[int]):
     inherit_cache = True
 
 
-@compiles(now_us, "postgresql")
-def _on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
-    return "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
-
-
-@compiles(now_us, "sqlite")
-def _on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
-    return "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-
-
-@compiles(now_us, "mariadb")
-def _on_mariadb(element: Any, compiler: Any, **options: Any) -> str:
-    return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+@compiles(now_us)
+def _compiled(element: Any, compiler: Any, **options: Any) -> str:
+    return rounds.NOW_US[compiler.dialect.name]
 
 
 class Tables(NamedTuple):
@@ -135,7 +117,7 @@ def check_dialect(dialect: sa.Dialect) -> None:
             "The outbox supports MariaDB, not MySQL; if the server is MariaDB, write the engine's "
             "address with mariadb+ instead of mysql+."
         )
-    if dialect.name not in DIALECTS:
+    if dialect.name not in rounds.NOW_US:
         raise UsageError(
             f"The outbox supports PostgreSQL, MariaDB and SQLite, not {dialect.name}; keep its "
             "tables in one of these."
@@ -148,82 +130,42 @@ def check_dialect(dialect: sa.Dialect) -> None:
         )
 
 
-KEPT: Final = ("id", "written_us", "tries", *Row._fields)
-"""The columns of a row that is put back."""
+@lru_cache(maxsize=64)
+def claim(table: sa.Table, dialect: sa.Dialect, of_numbers: bool) -> sa.Executable:
+    """Return the statement that claims rows: see `bide.contrib.outbox.rounds.claim`.
+
+    Its parameters are `most`, and, with `of_numbers`, `numbers`.
+    """
+    numbers = ":numbers" if of_numbers else None
+    return _text(rounds.claim(_name(table, dialect), dialect.name, ":most", numbers), of_numbers)
 
 
 @lru_cache(maxsize=64)
-def choose(table: sa.Table, of_numbers: bool) -> sa.Select[Any]:
+def choose(table: sa.Table, dialect: sa.Dialect, of_numbers: bool) -> sa.Executable:
     """Return the statement that locks rows to send on MariaDB, and returns their numbers.
 
     It may miss an earlier row that was committed meanwhile, so look again with `first_of`.
     """
-    return _chosen(table, of_numbers).with_for_update(skip_locked=True)
+    numbers = ":numbers" if of_numbers else None
+    chosen = rounds.choose(_name(table, dialect), dialect.name, ":most", numbers)
+    return _text(f"{chosen} FOR UPDATE SKIP LOCKED", of_numbers)
 
 
 @lru_cache(maxsize=64)
-def first_of(table: sa.Table) -> sa.Select[Any]:
+def first_of(table: sa.Table, dialect: sa.Dialect) -> sa.Executable:
     """Return the statement that reads the rows of the parameter `numbers` that follow no other."""
-    row, follows = _following(table)
-    columns = [row.c[name] for name in KEPT]
-    elapsed = (now_us() - row.c.written_us).label("elapsed_us")
-    of_numbers = row.c.id.in_(sa.bindparam("numbers", expanding=True))
-    return sa.select(*columns, elapsed).where(of_numbers, *follows).order_by(row.c.id)
+    return _text(rounds.first_of(_name(table, dialect), dialect.name, ":numbers"), True)
 
 
-@lru_cache(maxsize=64)
-def claim(table: sa.Table, database: str, of_numbers: bool) -> sa.Executable:
-    """Return the statement that removes rows to send, and returns them; a rollback restores them.
-
-    The transaction has the locks of these rows until it ends, so no other sender has them. A row
-    that others send now is skipped. A row that follows another of its job or key is not taken. The
-    statement has the parameter `most`, the maximum number of rows.
-
-    Args:
-        table: the outbox.
-        database: the name of its dialect.
-        of_numbers: whether only the rows of the parameter `numbers` are taken.
-    """
-    chosen = _chosen(table, of_numbers)
-    if database == "postgresql":
-        # In a WITH of its own, as a subselect with LIMIT may be evaluated more than once.
-        locked = chosen.with_for_update(skip_locked=True).cte("chosen")
-        chosen = sa.select(locked.c.id)
-    elapsed = (now_us() - table.c.written_us).label("elapsed_us")
-    columns = [table.c[name] for name in KEPT]
-    return sa.delete(table).where(table.c.id.in_(chosen)).returning(*columns, elapsed)
+def _text(statement: str, of_numbers: bool) -> sa.Executable:
+    if not of_numbers:
+        return sa.text(statement)
+    numbers: sa.BindParameter[int] = sa.bindparam("numbers", expanding=True)
+    return sa.text(statement).bindparams(numbers)
 
 
-def _chosen(table: sa.Table, of_numbers: bool) -> sa.Select[Any]:
-    row, which = _following(table)
-    which = [row.c.retry_us <= now_us(), *which]
-    if of_numbers:
-        which.append(row.c.id.in_(sa.bindparam("numbers", expanding=True)))
-    most = sa.bindparam("most", type_=sa.Integer)
-    return sa.select(row.c.id).where(*which).order_by(row.c.id).limit(most)
-
-
-def _following(table: sa.Table) -> tuple[Any, list[ColumnElement[bool]]]:
-    """Return an alias of the table, and the conditions that a row follows no other."""
-    row, earlier = table.alias("row_"), table.alias("earlier")
-    before = sa.and_(
-        earlier.c.id < row.c.id,
-        earlier.c.queue == row.c.queue,
-        earlier.c.prefix == row.c.prefix,
-    )
-    follows_job = sa.exists().where(earlier.c.job_id == row.c.job_id, before)
-    follows_key = sa.exists().where(earlier.c.dedup == row.c.dedup, before)
-    return row, [~follows_job, sa.or_(row.c.dedup.is_(None), ~follows_key)]
-
-
-def read_written(found: Any) -> Written:
-    """Convert a claimed row."""
-    values = [getattr(found, name) for name in Row._fields]
-    return Written(found.id, found.elapsed_us, Row(*values))
-
-
-_SWEPT: Final = 1_000
-"""Rows that one statement removes at most."""
+def _name(table: sa.Table, dialect: sa.Dialect) -> str:
+    return dialect.identifier_preparer.format_table(table)
 
 
 def sweep(tables: Tables, keep_us: int) -> sa.Delete:
@@ -235,7 +177,7 @@ def sweep(tables: Tables, keep_us: int) -> sa.Delete:
     old = done.alias("old")
     pending = sa.exists().where(rows.c.job_id == old.c.job_id, rows.c.queue == old.c.queue)
     is_old = old.c.done_us < now_us() - keep_us
-    chosen = sa.select(*_of(old)).where(is_old, ~pending).limit(_SWEPT).subquery("chosen")
+    chosen = sa.select(*_of(old)).where(is_old, ~pending).limit(rounds.SWEPT).subquery("chosen")
     # In a subselect of its own, as MariaDB has no LIMIT directly in IN.
     return sa.delete(done).where(sa.tuple_(*_of(done)).in_(sa.select(*_of(chosen))))
 

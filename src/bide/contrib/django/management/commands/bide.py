@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError
 
 from bide.cli.main import run
 from bide.contrib.django.apps import task_modules
 from bide.contrib.django.backend import common_server
+
+_OUTBOX: Final = "bide.contrib.django.outbox"
+"""The application with the outbox's tables; its variable `outbox` is the project's outbox."""
 
 _OF_DJANGO: Final = ("--settings", "--pythonpath")
 """Options that `manage.py` itself has read, before it runs the command."""
@@ -25,6 +29,8 @@ class Command(BaseCommand):  # type: ignore[misc]
         "Runs bide's command line: `bide worker` and `bide dev` serve the module `tasks` of each "
         "installed application. `manage.py bide --help` lists the commands."
     )
+    before: tuple[str, ...] = ()
+    """Arguments before those of the command line."""
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command line with the arguments after `manage.py bide`, and exit with its code.
@@ -32,11 +38,11 @@ class Command(BaseCommand):  # type: ignore[misc]
         Django's own parser would take options that are meant for bide.
         """
         program = f"{Path(argv[0]).name} {argv[1]}"
-        sys.exit(run_here(without_django(argv[2:]), program))
+        sys.exit(run_here([*self.before, *without_django(argv[2:])], program))
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
         """Print the help of the command line, for `manage.py help bide`."""
-        run_here(["--help"], f"{Path(prog_name).name} {subcommand}")
+        run_here([*self.before, "--help"], f"{Path(prog_name).name} {subcommand}")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Take all arguments, for `call_command`."""
@@ -44,13 +50,20 @@ class Command(BaseCommand):  # type: ignore[misc]
 
     def handle(self, *args: Any, arguments: Sequence[str], **options: Any) -> None:
         """Run the command line for `call_command`; an error is a `CommandError`."""
-        if code := run_here(arguments, "manage.py bide"):
+        if code := run_here([*self.before, *arguments], "manage.py bide"):
             raise CommandError(f"bide exited with {code}.", returncode=code)
 
 
 def run_here(arguments: Sequence[str], program: str) -> int:
     """Run the command line for this project; its exit code."""
-    return run(arguments, program=program, modules=task_modules(), defaults=common_server())
+    outbox = f"{_OUTBOX}:outbox" if apps.is_installed(_OUTBOX) else None
+    return run(
+        arguments,
+        program=program,
+        modules=task_modules(),
+        defaults=common_server(),
+        outbox=outbox,
+    )
 
 
 def without_django(arguments: Sequence[str]) -> list[str]:

@@ -1,0 +1,19 @@
+"""A transactional outbox in the database of a Django project.
+
+    INSTALLED_APPS = [..., "bide.contrib.django", "bide.contrib.django.outbox"]
+
+    with transaction.atomic():
+        order = Order.objects.create()
+        outbox.enqueue(cancel_unpaid.options(delay="30m"), order.id)
+
+It is an application of its own: projects without it get no tables.
+"""
+
+from bide.contrib.django.outbox.once import Once
+from bide.contrib.django.outbox.writing import Outbox
+from bide.contrib.outbox.once import Fenced
+
+__all__ = ["Fenced", "Once", "Outbox", "outbox"]
+
+outbox = Outbox()
+"""The outbox of the database `default`."""

@@ -1,0 +1,377 @@
+"""The class `Outbox`: changes of jobs that are written in a transaction of Django.
+
+After the commit, the process that wrote the rows sends them at once (the fast path). Rows that are
+left, because the process died or the server was down, are sent by a relay.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, ParamSpec, Unpack
+
+import django
+from django.apps import apps
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from bide.contrib.django.outbox import tables
+from bide.contrib.django.outbox.once import Once
+from bide.contrib.django.running import AtCommit
+from bide.contrib.outbox.relay import relay_in_thread
+from bide.contrib.outbox.rounds import CHANNEL, FastPath
+from bide.contrib.outbox.rows import (
+    AnyQueue,
+    Row,
+    batch_row,
+    change_row,
+    check_server,
+    enqueue_rows,
+    push_rows,
+    task_row,
+)
+from bide.contrib.outbox.sending import Sender
+from bide.errors import UsageError
+from bide.model.durations import Duration, to_us
+from bide.model.options import Durability, Options
+from bide.protocol.commands.enqueue import Prepared
+from bide.queue._async.delay import AsyncDelayQueue
+from bide.queue._sync.delay import DelayQueue
+from bide.queue.core import TaskCall
+from bide.worker.outbox import OutboxRow, OutboxStats
+
+P = ParamSpec("P")
+
+
+class Outbox:
+    """An outbox in a database of Django: jobs change if, and only if, your transaction commits.
+
+    Call its methods inside of `transaction.atomic()`. The application `bide.contrib.django.outbox`
+    has its tables. The instance for the database `default` is
+    `from bide.contrib.django.outbox import outbox`.
+    """
+
+    def __init__(
+        self,
+        using: str = DEFAULT_DB_ALIAS,
+        *,
+        url: str | None = None,
+        fast: bool = True,
+        keep: Duration = "30d",
+    ) -> None:
+        """Set up the outbox of a database; this opens no connection.
+
+        Args:
+            using: the alias of the database.
+            url: the server of the queues; by default that in the `OPTIONS` of `TASKS`, otherwise
+                `$BIDE_URL` and so on.
+            fast: whether the process that commits sends its rows at once. Otherwise a relay sends
+                them all.
+            keep: how long `once` remembers a job. Longer than any job may come again: its retries,
+                and the retention within which an operator retries it.
+
+        Raises:
+            UsageError: an argument is invalid.
+        """
+        if not isinstance(using, str):
+            raise UsageError(f"using must be the alias of a database, not {using!r}.")
+        self.using: Final = using
+        self.fast = fast
+        self.keep_us: Final = to_us(keep, "keep")
+        self._given_url: Final = url
+        self._senders: dict[str | None, Sender] = {}
+        self._fast_path: Final = FastPath()
+
+    def __repr__(self) -> str:
+        return f"Outbox({self.using!r})"
+
+    # -- writing
+
+    def enqueue(self, task: TaskCall[P, Any, Any], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Enqueue a job if the transaction commits; return its id.
+
+        The delay counts from this call, by the clock of the database.
+
+        Args:
+            task: a task of a queue, with its options: `task.options(delay="30m")`.
+            args: positional arguments of the task.
+            kwargs: keyword arguments of the task.
+
+        Raises:
+            UsageError: there is no transaction, `task` is not a task, an option is invalid, or the
+                arguments do not fit.
+            PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
+        """
+        if hasattr(task, "module_path") and hasattr(task, "get_backend"):
+            raise UsageError(
+                f'{task.module_path} is a task of django.tasks; set "outbox": True in the '
+                "OPTIONS of its TASKS, and call its own enqueue()."
+            )
+        row = task_row(task, args, kwargs)
+        self._write(task.queue, [row])
+        return row.job_id
+
+    def enqueue_many(self, queue: AnyQueue, jobs: Iterable[Prepared]) -> list[str]:
+        """Enqueue jobs that `prepare` returned, if the transaction commits; return their ids.
+
+        Raises:
+            UsageError: there is no transaction, or an argument is invalid.
+        """
+        rows = enqueue_rows(queue, jobs)
+        self._write(queue, rows)
+        return [row.job_id for row in rows]
+
+    def batch(
+        self,
+        queue: AnyQueue,
+        key: str | int,
+        item: object,
+        *,
+        into: Callable[..., Any] | str,
+        quiet: Duration = "5s",
+        max_wait: Duration | None = "60s",
+        max_size: int = 100,
+        **options: Unpack[Options],
+    ) -> str:
+        """Add an item to a batch if the transaction commits; arguments as for `Queue.batch`.
+
+        Returns:
+            The id of the call. The job that holds the item may have another id.
+
+        Raises:
+            UsageError: there is no transaction, or an argument is invalid.
+            PayloadError: the serializer cannot encode the item.
+        """
+        row = batch_row(queue, key, item, into, (quiet, max_wait, max_size), options)
+        self._write(queue, [row])
+        return row.job_id
+
+    def push(
+        self,
+        delay_queue: DelayQueue | AsyncDelayQueue,
+        data: Any,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        id: str | None = None,
+        durability: Durability | None = None,
+    ) -> str:
+        """Push an item of data if the transaction commits; return its id.
+
+        Arguments and errors as for `DelayQueue.push`.
+        """
+        (row,) = push_rows(delay_queue, data, delay, at, id, durability)
+        self._write(delay_queue.queue, [row])
+        return row.job_id
+
+    def cancel(self, queue: AnyQueue, id: str, running: bool = True) -> None:
+        """Cancel a job if the transaction commits; arguments as for `Queue.cancel`.
+
+        It is not an error if the job runs or has ended by then.
+
+        Raises:
+            UsageError: there is no transaction, or an argument is invalid.
+        """
+        self._write(queue, [change_row(queue, "cancel" if running else "cancel-waiting", id)])
+
+    def reschedule(
+        self,
+        queue: AnyQueue,
+        id: str,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> None:
+        """Give a job another due time if the transaction commits; a delay counts from this call.
+
+        It is not an error if the job runs or has ended by then.
+
+        Raises:
+            UsageError: there is no transaction, or an argument is invalid.
+        """
+        self._write(queue, [change_row(queue, "reschedule", id, delay, at)])
+
+    def promote(self, queue: AnyQueue, id: str) -> None:
+        """Make a job due now if the transaction commits.
+
+        It is not an error if the job runs or has ended by then.
+
+        Raises:
+            UsageError: there is no transaction, or an argument is invalid.
+        """
+        self._write(queue, [change_row(queue, "promote", id)])
+
+    # -- in jobs
+
+    def once(self, step: str = "") -> Once:
+        """Return a transaction whose effect happens once, however often the job runs.
+
+            with outbox.once() as once:
+                if once.first:
+                    once.result = take_money(order_id)
+            return once.result
+
+        It is a block of `transaction.atomic()` of the outbox's database.
+
+        Args:
+            step: a name for this block, if a job has several of them.
+
+        Raises:
+            UsageError: the caller does not run in a job, or an argument is invalid.
+            Fenced: when the block is entered, a later run of the job has committed its effect.
+            PayloadError: when the block ends, JSON cannot encode the result.
+        """
+        return Once(self.using, step)
+
+    # -- relaying
+
+    def relay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
+        """Send the rows that were left, until `stop` is set.
+
+        Args:
+            burst: whether to end when no row can be sent now.
+            stop: ends the relay, within a second.
+
+        Returns:
+            The number of rows that were sent.
+
+        Raises:
+            UsageError: the caller is in a transaction, or the outbox has no tables or a database
+                that is not supported.
+            BideError: in a burst, the server could not be reached.
+        """
+        self.check_ready()
+        connection = connections[self.using]
+        if _is_in_transaction(connection):
+            raise UsageError(
+                "A relay inside of a transaction would send rows before their commit; call "
+                "relay() outside of transaction.atomic()."
+            )
+        sender, stop = Sender(self._url), stop or threading.Event()
+        return tables.DjangoStore(self.using, sender, self.keep_us, stop).run(burst)
+
+    async def arelay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
+        """Do as `relay`, in a thread beside the running event loop."""
+        stop = stop or threading.Event()
+
+        def call() -> int:
+            try:
+                return self.relay(burst=burst, stop=stop)
+            finally:
+                connections.close_all()  # those of this thread
+
+        return await relay_in_thread(call, stop)
+
+    # -- looking and repairing
+
+    def stats(self) -> OutboxStats:
+        """Count the rows that have not been sent."""
+        return tables.stats(self.using)
+
+    def list_rows(self, limit: int = 50, *, refused: bool = False) -> list[OutboxRow]:
+        """Return the oldest rows that have not been sent; with `refused`, only refused ones."""
+        return tables.list_rows(self.using, limit, refused)
+
+    def retry_rows(self, numbers: Sequence[int] | None = None) -> int:
+        """Have refused rows sent again, all or those of these numbers; return how many."""
+        return tables.retry_rows(self.using, numbers)
+
+    def delete_rows(self, numbers: Sequence[int]) -> int:
+        """Remove rows of these numbers without sending them; return how many."""
+        return tables.delete_rows(self.using, numbers)
+
+    def check_ready(self, queue: AnyQueue | None = None) -> None:
+        """Raise UsageError if the outbox has no tables, or a database that is not supported.
+
+        Args:
+            queue: if given, whether it is on the server of the outbox is checked too.
+        """
+        if not apps.ready:
+            django.setup()
+        tables.checked_connection(self.using)
+        if queue is not None:
+            check_server(queue, self._url)
+
+    def close(self) -> None:
+        """Close the connections to the server; the next call opens new ones."""
+        senders, self._senders = self._senders, {}
+        for sender in senders.values():
+            sender.close()
+
+    # -- inside
+
+    @property
+    def _url(self) -> str | None:
+        if self._given_url is not None:
+            return self._given_url
+        from bide.contrib.django.backend import common_url
+
+        return common_url()
+
+    def _write(self, queue: AnyQueue, rows: Sequence[Row], alone: bool = False) -> None:
+        """Insert rows in the transaction; with `alone`, without one in a transaction of its own."""
+        connection = tables.checked_connection(self.using)
+        is_atomic = connection.in_atomic_block
+        if not (is_atomic or alone or not connection.get_autocommit()):
+            raise UsageError(
+                "The outbox writes into your transaction, and there is none: call it inside of "
+                f"`with transaction.atomic({_using(self.using)}):`, with the changes of your own "
+                "rows."
+            )
+        if not rows:
+            return
+        url = self._url
+        check_server(getattr(queue, "queue", queue), url)
+        numbers = tables.insert(self.using, rows)
+        if self.fast and (is_atomic or connection.get_autocommit()):
+            _send_at_commit(self, connection, url, numbers)
+        elif connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute(f"NOTIFY {CHANNEL}")
+
+    def _send_now(self, url: str | None, numbers: Sequence[int]) -> None:
+        """The fast path: send the rows of a transaction that has committed."""
+        sender = self._senders.get(url)
+        if sender is None:
+            sender = self._senders.setdefault(url, Sender(url))
+        self._fast_path.send(partial(tables.round_of, self.using, sender), numbers)
+
+
+class _Written(AtCommit):
+    """What the fast path does at the commit: rows that were written one after another."""
+
+    def __init__(self, outbox: Outbox, url: str | None) -> None:
+        super().__init__(self._send_now)
+        self.outbox, self.url = outbox, url
+        self.numbers: list[int] = []
+
+    def _send_now(self) -> None:
+        self.outbox._send_now(self.url, self.numbers)
+
+
+def _send_at_commit(
+    outbox: Outbox, connection: Any, url: str | None, numbers: Sequence[int]
+) -> None:
+    """Send rows after the commit, those of one savepoint together."""
+    mine = [entry for entry in connection.run_on_commit if isinstance(entry[1], _Written)]
+    if mine and mine[-1][0] == set(connection.savepoint_ids):
+        last = mine[-1][1]
+        if last.outbox is outbox and last.url == url:
+            last.numbers += numbers
+            return
+    made = _Written(outbox, url)
+    made.numbers += numbers
+    connection.on_commit(made)
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    """Whether the caller is in a transaction; that of a `TestCase` does not count."""
+    blocks = connection.atomic_blocks
+    return bool(
+        any(not getattr(block, "_from_testcase", False) for block in blocks)
+        or not (connection.in_atomic_block or connection.get_autocommit())
+    )
+
+
+def _using(alias: str) -> str:
+    return "" if alias == DEFAULT_DB_ALIAS else f"using={alias!r}"

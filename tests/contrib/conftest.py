@@ -1,0 +1,17 @@
+"""What the tests of several libraries share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.postgres import Postgres, missing
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    if reason := missing():
+        pytest.skip(reason)
+    with Postgres() as server:
+        yield server
