@@ -12,7 +12,7 @@ from django.db.models import F
 from bide import UsageError, Worker, current_job
 from bide.contrib.django.outbox import Fenced
 from bide.contrib.django.outbox.models import Done
-from bide.contrib.django.outbox.tables import DjangoStore
+from bide.contrib.django.outbox.writing import DjangoStore
 from bide.errors import PayloadError
 from tests.contrib.django.shop import Shop, use
 from tests.support.eventually import eventually

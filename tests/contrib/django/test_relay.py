@@ -14,8 +14,8 @@ from django.db import connections
 
 from bide import debounce
 from bide.contrib.django.outbox.models import Row
-from bide.contrib.django.outbox.tables import DjangoStore, round_of
-from bide.contrib.outbox import relay as relay_module
+from bide.contrib.django.outbox.writing import DjangoStore, round_of
+from bide.contrib.outbox import sending
 from bide.contrib.outbox.sending import Sender
 from bide.embedded import Server
 from bide.errors import ServerUnavailable
@@ -206,7 +206,7 @@ def test_the_relay_waits_for_the_server(
 def test_a_row_wakes_the_relay(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL's NOTIFY does; elsewhere, the relay polls."""
     if shop.vendor == "postgresql":
-        monkeypatch.setattr(relay_module, "POLL", 600.0)
+        monkeypatch.setattr(sending, "POLL", 600.0)
     looked, wait = threading.Semaphore(0), DjangoStore.wait
 
     def noted(self: Any, seconds: float) -> None:

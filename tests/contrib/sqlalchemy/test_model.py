@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy.orm import Session
 
 from bide.contrib.outbox.sending import Sender, Sent, Written
-from bide.contrib.sqlalchemy import Fenced, rounds
+from bide.contrib.sqlalchemy import Fenced, tables
 from bide.embedded import Server
 from tests.contrib.sqlalchemy.conftest import Order, Shop, engine_for
 from tests.contrib.sqlalchemy.test_once import run_of
@@ -128,7 +128,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: not self.session)
     @rule(most=st.integers(1, 3))
     def relay(self, most: int) -> None:
-        rounds.round_of(self.shop.outbox.tables, self.shop.engine, self.sender, most=most)
+        tables.round_of(self.shop.outbox.tables, self.shop.engine, self.sender, most=most)
 
     @precondition(lambda self: not self.session)
     @rule(before=st.booleans(), most=st.integers(1, 3))
@@ -137,7 +137,7 @@ class Machine(RuleBasedStateMachine):
         dying.before = before
         waiting = len(self.shop.rows())
         try:
-            rounds.round_of(self.shop.outbox.tables, self.shop.engine, dying, most=most)
+            tables.round_of(self.shop.outbox.tables, self.shop.engine, dying, most=most)
         except Killed:
             assert len(self.shop.rows()) == waiting
         dying.close()

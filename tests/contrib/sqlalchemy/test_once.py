@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from bide import UsageError, Worker, current_job
 from bide.contrib.sqlalchemy import Fenced, Outbox
-from bide.contrib.sqlalchemy.relaying import BlockingStore
+from bide.contrib.sqlalchemy.tables import BlockingStore
 from bide.errors import PayloadError
 from bide.model.context import CurrentJob, within
 from bide.model.job import Claimed

@@ -13,11 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from bide import debounce
-from bide.contrib.outbox import relay as relay_module
+from bide.contrib.outbox import sending
 from bide.contrib.outbox.sending import Sender, Sent, Written
 from bide.contrib.sqlalchemy import Outbox
-from bide.contrib.sqlalchemy.relaying import BlockingStore
-from bide.contrib.sqlalchemy.rounds import round_of
+from bide.contrib.sqlalchemy.tables import BlockingStore, round_of
 from bide.embedded import Server
 from bide.errors import ServerUnavailable, UsageError
 from tests.contrib.sqlalchemy.conftest import Base, Order, Shop, ShopAt
@@ -213,7 +212,7 @@ def test_the_relay_waits_for_the_server(
 def test_a_row_wakes_the_relay(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL's NOTIFY does; elsewhere, the relay polls."""
     if shop.engine.dialect.name == "postgresql":
-        monkeypatch.setattr(relay_module, "POLL", 600.0)
+        monkeypatch.setattr(sending, "POLL", 600.0)
     task = shop.queue.task(work)
     shop.outbox.fast = False
     with relaying_after_a_look(shop, monkeypatch):

@@ -12,8 +12,8 @@ from bide.contrib import needed
 with needed("SQLAlchemy 2", "sqlalchemy"):
     import sqlalchemy as _sqlalchemy  # noqa: F401
 
-from bide.contrib.outbox.once import Fenced
-from bide.contrib.sqlalchemy.once import Once
+from bide.contrib.outbox.rows import Fenced
 from bide.contrib.sqlalchemy.outbox import Outbox
+from bide.contrib.sqlalchemy.tables import Once
 
 __all__ = ["Fenced", "Once", "Outbox"]

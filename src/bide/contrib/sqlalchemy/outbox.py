@@ -18,8 +18,6 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from bide.contrib.outbox.relay import relay_in_thread
-from bide.contrib.outbox.rounds import CHANNEL, FastPath
 from bide.contrib.outbox.rows import (
     AnyQueue,
     Row,
@@ -30,11 +28,15 @@ from bide.contrib.outbox.rows import (
     push_rows,
     task_row,
 )
-from bide.contrib.outbox.sending import Sender
-from bide.contrib.sqlalchemy import looking, rounds
-from bide.contrib.sqlalchemy.once import Once
-from bide.contrib.sqlalchemy.relaying import AwaitedStore, BlockingStore
-from bide.contrib.sqlalchemy.tables import check_dialect, tables_of
+from bide.contrib.outbox.sending import CHANNEL, FastPath, Sender, relay_in_thread
+from bide.contrib.sqlalchemy import tables
+from bide.contrib.sqlalchemy.tables import (
+    AwaitedStore,
+    BlockingStore,
+    Once,
+    check_dialect,
+    tables_of,
+)
 from bide.errors import UsageError
 from bide.model.durations import Duration, to_us
 from bide.model.options import Durability, Options
@@ -406,21 +408,21 @@ class Outbox:
 
     def stats(self) -> OutboxStats:
         """Count the rows that have not been sent."""
-        return self._on_engine(partial(looking.stats, self.tables.outbox))
+        return self._on_engine(partial(tables.stats, self.tables.outbox))
 
     def list_rows(self, limit: int = 50, *, refused: bool = False) -> list[OutboxRow]:
         """Return the oldest rows that have not been sent; with `refused`, only refused ones."""
-        found = partial(looking.list_rows, self.tables.outbox, limit=limit, refused=refused)
+        found = partial(tables.list_rows, self.tables.outbox, limit=limit, refused=refused)
         return self._on_engine(found)
 
     def retry_rows(self, numbers: Sequence[int] | None = None) -> int:
         """Have refused rows sent again, all or those of these numbers; return how many."""
-        change = partial(looking.retry_rows, self.tables.outbox, numbers=numbers)
+        change = partial(tables.retry_rows, self.tables.outbox, numbers=numbers)
         return self._on_engine(change)
 
     def delete_rows(self, numbers: Sequence[int]) -> int:
         """Remove rows of these numbers without sending them; return how many."""
-        change = partial(looking.delete_rows, self.tables.outbox, numbers=numbers)
+        change = partial(tables.delete_rows, self.tables.outbox, numbers=numbers)
         return self._on_engine(change)
 
     def check_ready(self) -> None:
@@ -498,7 +500,7 @@ class Outbox:
     def _send_now(self, engine: sa.Engine, numbers: list[int]) -> None:
         """The fast path: send the rows of a transaction that has committed."""
         sender = self._awaited if engine.dialect.is_async else self._blocking
-        self._fast_path.send(partial(rounds.round_of, self.tables, engine, sender), numbers)
+        self._fast_path.send(partial(tables.round_of, self.tables, engine, sender), numbers)
 
 
 def _first(rows: list[Row]) -> str:

@@ -1,19 +1,46 @@
-"""The tables of an outbox, and the statements on them."""
+"""The tables of an outbox, and what is done with them: rounds, `once`, the relay, and repairs."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Session
 from sqlalchemy.sql.expression import FunctionElement
+from sqlalchemy.util import await_only
 
-from bide.contrib.outbox import rounds
-from bide.contrib.outbox.once import LONGEST_STEP
-from bide.errors import UsageError
+from bide.contrib.outbox import sending
+from bide.contrib.outbox.rows import BATCH, LONGEST_STEP, OnceBase
+from bide.contrib.outbox.sending import (
+    CHANNEL,
+    NOW_US,
+    SWEPT,
+    Claimed,
+    Fared,
+    Round,
+    Sender,
+    Store,
+    relay,
+    send_claimed,
+    wait_for_notify,
+)
+from bide.errors import PayloadError, UsageError
+from bide.model.durations import from_us
+from bide.worker.outbox import OutboxRow, OutboxStats
+
+if TYPE_CHECKING:
+    from bide.contrib.sqlalchemy.outbox import Outbox
+
+Transaction = Session | sa.Connection
 
 _NAME: Final = sa.String(128)
 _NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -46,7 +73,7 @@ class now_us(FunctionElement[int]):
 
 @compiles(now_us)
 def _compiled(element: Any, compiler: Any, **options: Any) -> str:
-    return rounds.NOW_US[compiler.dialect.name]
+    return NOW_US[compiler.dialect.name]
 
 
 class Tables(NamedTuple):
@@ -117,7 +144,7 @@ def check_dialect(dialect: sa.Dialect) -> None:
             "The outbox supports MariaDB, not MySQL; if the server is MariaDB, write the engine's "
             "address with mariadb+ instead of mysql+."
         )
-    if dialect.name not in rounds.NOW_US:
+    if dialect.name not in NOW_US:
         raise UsageError(
             f"The outbox supports PostgreSQL, MariaDB and SQLite, not {dialect.name}; keep its "
             "tables in one of these."
@@ -132,12 +159,12 @@ def check_dialect(dialect: sa.Dialect) -> None:
 
 @lru_cache(maxsize=64)
 def claim(table: sa.Table, dialect: sa.Dialect, of_numbers: bool) -> sa.Executable:
-    """Return the statement that claims rows: see `bide.contrib.outbox.rounds.claim`.
+    """Return the statement that claims rows: see `bide.contrib.outbox.sending.claim`.
 
     Its parameters are `most`, and, with `of_numbers`, `numbers`.
     """
     numbers = ":numbers" if of_numbers else None
-    return _text(rounds.claim(_name(table, dialect), dialect.name, ":most", numbers), of_numbers)
+    return _text(sending.claim(_name(table, dialect), dialect.name, ":most", numbers), of_numbers)
 
 
 @lru_cache(maxsize=64)
@@ -147,14 +174,14 @@ def choose(table: sa.Table, dialect: sa.Dialect, of_numbers: bool) -> sa.Executa
     It may miss an earlier row that was committed meanwhile, so look again with `first_of`.
     """
     numbers = ":numbers" if of_numbers else None
-    chosen = rounds.choose(_name(table, dialect), dialect.name, ":most", numbers)
+    chosen = sending.choose(_name(table, dialect), dialect.name, ":most", numbers)
     return _text(f"{chosen} FOR UPDATE SKIP LOCKED", of_numbers)
 
 
 @lru_cache(maxsize=64)
 def first_of(table: sa.Table, dialect: sa.Dialect) -> sa.Executable:
     """Return the statement that reads the rows of the parameter `numbers` that follow no other."""
-    return _text(rounds.first_of(_name(table, dialect), dialect.name, ":numbers"), True)
+    return _text(sending.first_of(_name(table, dialect), dialect.name, ":numbers"), True)
 
 
 def _text(statement: str, of_numbers: bool) -> sa.Executable:
@@ -177,10 +204,348 @@ def sweep(tables: Tables, keep_us: int) -> sa.Delete:
     old = done.alias("old")
     pending = sa.exists().where(rows.c.job_id == old.c.job_id, rows.c.queue == old.c.queue)
     is_old = old.c.done_us < now_us() - keep_us
-    chosen = sa.select(*_of(old)).where(is_old, ~pending).limit(rounds.SWEPT).subquery("chosen")
+    chosen = sa.select(*_of(old)).where(is_old, ~pending).limit(SWEPT).subquery("chosen")
     # In a subselect of its own, as MariaDB has no LIMIT directly in IN.
     return sa.delete(done).where(sa.tuple_(*_of(done)).in_(sa.select(*_of(chosen))))
 
 
 def _of(done: Any) -> list[sa.Column[Any]]:
     return [done.c.queue, done.c.job_id, done.c.step]
+
+
+# -- rounds
+
+
+def connect(engine: sa.Engine) -> sa.Connection:
+    """Open a connection for a round, whatever isolation level the engine has."""
+    connection = engine.connect()
+    try:
+        check_dialect(engine.dialect)
+    except UsageError:  # its version, which is known now
+        connection.close()
+        raise
+    if engine.dialect.name in ("postgresql", "mariadb"):
+        connection = connection.execution_options(isolation_level="READ COMMITTED")
+    return connection
+
+
+def round_of(
+    tables: Tables,
+    engine: sa.Engine,
+    sender: Sender,
+    numbers: Sequence[int] | None = None,
+    most: int = BATCH,
+) -> Round:
+    """Send rows, those of `numbers` or any, at most one of each job and each key."""
+    table = tables.outbox
+    with connect(engine) as connection:
+        if numbers is None and engine.dialect.name == "sqlite":
+            # To remove nothing would still take the only lock for writing.
+            if connection.scalar(sa.select(table.c.id).limit(1)) is None:
+                return Round()
+            connection.rollback()
+        found = [Claimed.read(row) for row in _claim(connection, table, numbers, most)]
+        if not found:
+            return Round()
+
+        def put_back(one: Claimed, fared: Fared) -> None:
+            retry_us = None if fared.pause_us is None else now_us() + fared.pause_us
+            values = {"tries": fared.tries, "error": fared.error, "retry_us": retry_us}
+            connection.execute(sa.insert(table).values(one.values() | values))
+
+        def is_pending(ids: list[str]) -> bool:
+            pending = sa.select(table.c.id).where(table.c.job_id.in_(ids)).limit(1)
+            return connection.scalar(pending) is not None
+
+        done, has_changed = send_claimed(sender, found, put_back, is_pending)
+        if has_changed:
+            connection.commit()
+    return done
+
+
+def _claim(
+    connection: sa.Connection, table: sa.Table, numbers: Sequence[int] | None, most: int
+) -> Sequence[Any]:
+    """Remove rows, which locks them."""
+    dialect = connection.dialect
+    values: dict[str, Any] = {"most": most}
+    if numbers is not None:
+        values["numbers"] = numbers
+    if dialect.name != "mariadb":
+        return connection.execute(claim(table, dialect, numbers is not None), values).all()
+    # InnoDB locks rows as they are now, but looks for earlier ones as they were at the start of the
+    # statement. So a second statement looks for earlier rows after the lock.
+    locked = connection.scalars(choose(table, dialect, numbers is not None), values).all()
+    if not locked:
+        return ()
+    found = connection.execute(first_of(table, dialect), {"numbers": locked}).all()
+    connection.execute(sa.delete(table).where(table.c.id.in_([row.id for row in found])))
+    return found
+
+
+# -- once
+
+
+class Once(OnceBase):
+    """A block whose effect on the database happens once for each job: the result of `once`.
+
+    If the block raises, the job has not happened: roll back, as `session.begin()` does.
+    """
+
+    def __init__(self, done: sa.Table, session: Any, step: str) -> None:
+        super().__init__(step)
+        if hasattr(session, "registry"):  # a scoped session
+            session = session()
+        self._done: Final = done
+        self._session: Final = session
+
+    def __enter__(self) -> Self:
+        """Look whether the job has happened; wait for another run that is about to commit.
+
+        Raises:
+            Fenced: a later run of this job has happened.
+        """
+        if not isinstance(self._session, Session | sa.Connection):
+            raise UsageError("With an async session, write `async with outbox.once(session)`.")
+        self._begin(self._session)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Store the result, in the same transaction."""
+        self._end(error is None, self._session)
+
+    async def __aenter__(self) -> Self:
+        """Do as `__enter__`, with an async session."""
+        if isinstance(self._session, Session | sa.Connection):
+            raise UsageError("With a session that blocks, write `with outbox.once(session)`.")
+        await self._session.run_sync(self._begin)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Store the result, in the same transaction."""
+        await self._session.run_sync(partial(self._end, error is None))
+
+    def _begin(self, session: Transaction) -> None:
+        done, values = self._done, {**self._of, "token": self._token}
+        bind = session.get_bind(clause=done) if isinstance(session, Session) else session
+        check_dialect(bind.dialect)
+        stored_row = sa.select(done.c.token, done.c.result).where(self._is_mine)
+        if bind.dialect.name == "mariadb":
+            try:
+                session.execute(sa.insert(done).values(values))
+                self.first = True
+            except IntegrityError:  # InnoDB undoes only the statement
+                self.first = False
+            stored_row = stored_row.with_for_update(read=True)  # not as of the transaction's start
+        else:
+            make = postgresql.insert if bind.dialect.name == "postgresql" else sqlite.insert
+            insert = make(done).values(values).on_conflict_do_nothing().returning(done.c.token)
+            self.first = session.execute(insert).first() is not None
+        if self.first:
+            return
+        stored = session.execute(stored_row).one()
+        self._repeat(stored.token, stored.result)
+
+    def _end(self, succeeded: bool, session: Transaction) -> None:
+        if not self.first:
+            return
+        if not succeeded:
+            self._forget(session)
+        elif self.result is not None:
+            try:
+                packed = self._packed()
+            except PayloadError:
+                self._forget(session)
+                raise
+            session.execute(sa.update(self._done).where(self._is_mine).values(result=packed))
+
+    @property
+    def _is_mine(self) -> sa.ColumnElement[bool]:
+        return sa.and_(*(self._done.c[name] == value for name, value in self._of.items()))
+
+    def _forget(self, session: Transaction) -> None:
+        """Remove the row, in case the caller catches the error and commits what there is."""
+        if isinstance(session, Session) and not session.is_active:
+            return  # a flush has failed, and only a rollback is possible
+        try:
+            session.execute(sa.delete(self._done).where(self._is_mine))
+        except DBAPIError:  # the transaction has failed, and cannot commit
+            return
+
+
+# -- the relay
+
+
+class _Store(Store):
+    """The common part of the blocking and the awaited store."""
+
+    def __init__(self, outbox: Outbox, engine: sa.Engine, sender: Sender) -> None:
+        check_dialect(engine.dialect)
+        self._outbox: Final = outbox
+        self._engine: Final = engine
+        self._sender: Final = sender
+        self._listening: sa.Connection | None = None
+
+    def run(self, stopped: Callable[[], bool], burst: bool) -> int:
+        """Run the relay."""
+        try:
+            return relay(self, stopped, burst)
+        finally:
+            self._sender.close()
+            if self._listening is not None:
+                self._listening.invalidate()  # so that the pool gives out none that listens
+                self._listening.close()
+
+    def round(self) -> Round:
+        """Send up to `rows.BATCH` rows."""
+        if self._engine.dialect.name == "postgresql" and self._listening is None:
+            # Before it looks, so that no row is missed that is written after the look.
+            self._listening = self._listen()
+        return round_of(self._outbox.tables, self._engine, self._sender)
+
+    def sweep(self) -> int:
+        """Remove rows of `once` that are older than `keep`."""
+        swept = 0
+        while True:
+            with connect(self._engine) as connection:
+                found = connection.execute(sweep(self._outbox.tables, self._outbox.keep_us))
+                connection.commit()
+            if not found.rowcount:
+                return swept
+            swept += found.rowcount
+
+    def _listen(self) -> sa.Connection:
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+        return connection
+
+    def _drop_listener(self) -> None:
+        """Listen over a new connection: this one has broken."""
+        if self._listening is not None:
+            self._listening.invalidate()
+            self._listening.close()
+            self._listening = None
+
+    @property
+    def _driver(self) -> Any:
+        assert self._listening is not None
+        return self._listening.connection.driver_connection
+
+
+class BlockingStore(_Store):
+    """The store of a relay in a thread."""
+
+    def __init__(
+        self, outbox: Outbox, engine: sa.Engine, sender: Sender, pause: Callable[[float], bool]
+    ) -> None:
+        """Set up; `pause` waits so long, and returns whether the relay is stopped."""
+        super().__init__(outbox, engine, sender)
+        self._pause: Final = pause
+
+    def wait(self, seconds: float) -> None:
+        """Return when a row was written, or the relay is stopped, or the time is over."""
+        if self._listening is None:
+            self._pause(seconds)
+            return
+        until = time.monotonic() + seconds
+        try:
+            wait_for_notify(self._driver, seconds, self._pause)
+        except Exception:  # the database is down
+            self._drop_listener()
+            self._pause(max(0.0, until - time.monotonic()))
+
+
+class AwaitedStore(_Store):
+    """The store of a relay in an event loop; its methods run in a greenlet."""
+
+    def __init__(self, outbox: Outbox, engine: sa.Engine, sender: Sender) -> None:
+        super().__init__(outbox, engine, sender)
+        self._written: Final = asyncio.Event()
+
+    def wait(self, seconds: float) -> None:
+        """Return when a row was written, or the relay is stopped, or the time is over."""
+        if self._listening is not None and self._driver.is_closed():
+            self._drop_listener()
+        await_only(self._wait(seconds))
+
+    def _listen(self) -> sa.Connection:
+        connection = self._engine.connect()
+        driver: Any = connection.connection.driver_connection
+        if not hasattr(driver, "add_listener"):  # not asyncpg: it polls
+            return connection
+        await_only(driver.add_listener(CHANNEL, lambda *_: self._written.set()))
+        return connection
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._written.wait()
+        except TimeoutError:
+            return
+        self._written.clear()
+
+
+# -- looking and repairing
+
+
+def stats(table: sa.Table, engine: sa.Engine) -> OutboxStats:
+    """Count the rows."""
+    is_refused = table.c.retry_us.is_(None)
+    oldest = sa.func.min(sa.case((~is_refused, table.c.written_us)))
+    counts = sa.select(
+        sa.func.count(), sa.func.count(sa.case((is_refused, 1))), oldest, now_us()
+    ).select_from(table)
+    with connect(engine) as connection:
+        rows, refused, oldest_us, at_us = connection.execute(counts).one()
+    age_us = 0 if oldest_us is None else max(0, at_us - oldest_us)
+    return OutboxStats(rows - refused, refused, age_us / 1e6)
+
+
+def list_rows(table: sa.Table, engine: sa.Engine, limit: int, refused: bool) -> list[OutboxRow]:
+    """Return the oldest rows."""
+    chosen = sa.select(table).order_by(table.c.id).limit(limit)
+    if refused:
+        chosen = chosen.where(table.c.retry_us.is_(None))
+    with connect(engine) as connection:
+        return [_shown(row) for row in connection.execute(chosen)]
+
+
+def retry_rows(table: sa.Table, engine: sa.Engine, numbers: Sequence[int] | None) -> int:
+    """Have refused rows sent again."""
+    change = sa.update(table).where(table.c.retry_us.is_(None)).values(retry_us=0)
+    return _changed(engine, change if numbers is None else change.where(table.c.id.in_(numbers)))
+
+
+def delete_rows(table: sa.Table, engine: sa.Engine, numbers: Sequence[int]) -> int:
+    """Remove rows without sending them."""
+    return _changed(engine, sa.delete(table).where(table.c.id.in_(numbers)))
+
+
+def _changed(engine: sa.Engine, change: sa.Update | sa.Delete) -> int:
+    with connect(engine) as connection:
+        done = connection.execute(change)
+        connection.commit()
+        return done.rowcount
+
+
+def _shown(row: Any) -> OutboxRow:
+    return OutboxRow(
+        row.id,
+        row.queue,
+        row.verb,
+        row.job_id,
+        from_us(row.written_us),
+        row.tries,
+        row.retry_us is None,
+        row.error,
+    )

@@ -9,9 +9,8 @@
 It is an application of its own: projects without it get no tables.
 """
 
-from bide.contrib.django.outbox.once import Once
-from bide.contrib.django.outbox.writing import Outbox
-from bide.contrib.outbox.once import Fenced
+from bide.contrib.django.outbox.writing import Once, Outbox
+from bide.contrib.outbox.rows import Fenced
 
 __all__ = ["Fenced", "Once", "Outbox", "outbox"]
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from django.db import models
 
-from bide.contrib.outbox.once import LONGEST_STEP
-from bide.contrib.outbox.rounds import NOW_US
+from bide.contrib.outbox.rows import LONGEST_STEP
+from bide.contrib.outbox.sending import NOW_US
 
 
 class NowUs(models.Func):  # type: ignore[misc]

@@ -2,6 +2,8 @@
 
 After the commit, the process that wrote the rows sends them at once (the fast path). Rows that are
 left, because the process died or the server was down, are sent by a relay.
+
+Models are looked up when they are used: this package is imported before Django has loaded them.
 """
 
 from __future__ import annotations
@@ -10,19 +12,19 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, ParamSpec, Unpack
+from types import TracebackType
+from typing import Any, Final, ParamSpec, Self, Unpack
 
 import django
 from django.apps import apps
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.utils.connection import ConnectionDoesNotExist
 
-from bide.contrib.django.outbox import tables
-from bide.contrib.django.outbox.once import Once
 from bide.contrib.django.running import AtCommit
-from bide.contrib.outbox.relay import relay_in_thread
-from bide.contrib.outbox.rounds import CHANNEL, FastPath
 from bide.contrib.outbox.rows import (
+    BATCH,
     AnyQueue,
+    OnceBase,
     Row,
     batch_row,
     change_row,
@@ -31,9 +33,24 @@ from bide.contrib.outbox.rows import (
     push_rows,
     task_row,
 )
-from bide.contrib.outbox.sending import Sender
+from bide.contrib.outbox.sending import (
+    CHANNEL,
+    NOW_US,
+    SWEPT,
+    Claimed,
+    Fared,
+    FastPath,
+    Round,
+    Sender,
+    Store,
+    claim,
+    relay,
+    relay_in_thread,
+    send_claimed,
+    wait_for_notify,
+)
 from bide.errors import UsageError
-from bide.model.durations import Duration, to_us
+from bide.model.durations import Duration, from_us, to_us
 from bide.model.options import Durability, Options
 from bide.protocol.commands.enqueue import Prepared
 from bide.queue._async.delay import AsyncDelayQueue
@@ -42,6 +59,8 @@ from bide.queue.core import TaskCall
 from bide.worker.outbox import OutboxRow, OutboxStats
 
 P = ParamSpec("P")
+
+APP: Final = "bide.contrib.django.outbox"
 
 
 class Outbox:
@@ -248,7 +267,7 @@ class Outbox:
                 "relay() outside of transaction.atomic()."
             )
         sender, stop = Sender(self._url), stop or threading.Event()
-        return tables.DjangoStore(self.using, sender, self.keep_us, stop).run(burst)
+        return DjangoStore(self.using, sender, self.keep_us, stop).run(burst)
 
     async def arelay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
         """Do as `relay`, in a thread beside the running event loop."""
@@ -266,19 +285,19 @@ class Outbox:
 
     def stats(self) -> OutboxStats:
         """Count the rows that have not been sent."""
-        return tables.stats(self.using)
+        return stats(self.using)
 
     def list_rows(self, limit: int = 50, *, refused: bool = False) -> list[OutboxRow]:
         """Return the oldest rows that have not been sent; with `refused`, only refused ones."""
-        return tables.list_rows(self.using, limit, refused)
+        return list_rows(self.using, limit, refused)
 
     def retry_rows(self, numbers: Sequence[int] | None = None) -> int:
         """Have refused rows sent again, all or those of these numbers; return how many."""
-        return tables.retry_rows(self.using, numbers)
+        return retry_rows(self.using, numbers)
 
     def delete_rows(self, numbers: Sequence[int]) -> int:
         """Remove rows of these numbers without sending them; return how many."""
-        return tables.delete_rows(self.using, numbers)
+        return delete_rows(self.using, numbers)
 
     def check_ready(self, queue: AnyQueue | None = None) -> None:
         """Raise UsageError if the outbox has no tables, or a database that is not supported.
@@ -288,7 +307,7 @@ class Outbox:
         """
         if not apps.ready:
             django.setup()
-        tables.checked_connection(self.using)
+        checked_connection(self.using)
         if queue is not None:
             check_server(queue, self._url)
 
@@ -310,7 +329,7 @@ class Outbox:
 
     def _write(self, queue: AnyQueue, rows: Sequence[Row], alone: bool = False) -> None:
         """Insert rows in the transaction; with `alone`, without one in a transaction of its own."""
-        connection = tables.checked_connection(self.using)
+        connection = checked_connection(self.using)
         is_atomic = connection.in_atomic_block
         if not (is_atomic or alone or not connection.get_autocommit()):
             raise UsageError(
@@ -322,7 +341,7 @@ class Outbox:
             return
         url = self._url
         check_server(getattr(queue, "queue", queue), url)
-        numbers = tables.insert(self.using, rows)
+        numbers = insert(self.using, rows)
         if self.fast and (is_atomic or connection.get_autocommit()):
             _send_at_commit(self, connection, url, numbers)
         elif connection.vendor == "postgresql":
@@ -334,7 +353,7 @@ class Outbox:
         sender = self._senders.get(url)
         if sender is None:
             sender = self._senders.setdefault(url, Sender(url))
-        self._fast_path.send(partial(tables.round_of, self.using, sender), numbers)
+        self._fast_path.send(partial(round_of, self.using, sender), numbers)
 
 
 class _Written(AtCommit):
@@ -375,3 +394,277 @@ def _is_in_transaction(connection: Any) -> bool:
 
 def _using(alias: str) -> str:
     return "" if alias == DEFAULT_DB_ALIAS else f"using={alias!r}"
+
+
+# -- once
+
+
+class Once(OnceBase):
+    """A transaction whose effect on the database happens once for each job: the result of `once`.
+
+    It is a block of `transaction.atomic()`. If the block raises, it is rolled back, and the job has
+    not happened.
+    """
+
+    def __init__(self, using: str, step: str) -> None:
+        super().__init__(step)
+        self._using: Final = using
+        self._atomic: Any = None
+
+    def __enter__(self) -> Self:
+        """Look whether the job has happened; wait for another run that is about to commit.
+
+        Raises:
+            Fenced: a later run of this job has happened.
+        """
+        if self._atomic is not None:
+            raise UsageError("A block of once cannot be entered twice; call outbox.once() again.")
+        checked_connection(self._using)
+        self._atomic = transaction.atomic(using=self._using)
+        self._atomic.__enter__()
+        try:
+            self._begin()
+        except BaseException as error:
+            self._atomic.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Store the result, and commit."""
+        if error is None:
+            try:
+                self._end()
+            except BaseException as failed:
+                self._atomic.__exit__(type(failed), failed, failed.__traceback__)
+                raise
+        self._atomic.__exit__(kind, error, traceback)
+
+    def _begin(self) -> None:
+        connection, done = connections[self._using], model("Done")
+        table = connection.ops.quote_name(done._meta.db_table)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {table} (queue, job_id, step, token, done_us) "
+                f"VALUES (%s, %s, %s, %s, {NOW_US[connection.vendor]}) "
+                "ON CONFLICT DO NOTHING RETURNING token",
+                [*self._of.values(), self._token],
+            )
+            self.first = cursor.fetchone() is not None
+        if not self.first:
+            self._repeat(*self._mine().values_list("token", "result").get())
+
+    def _end(self) -> None:
+        if self.first and self.result is not None:
+            self._mine().update(result=self._packed())
+
+    def _mine(self) -> Any:
+        return model("Done")._base_manager.using(self._using).filter(**self._of)
+
+
+# -- the tables
+
+
+def model(name: str) -> Any:
+    """Return a model of the application.
+
+    Raises:
+        UsageError: the settings do not have the application.
+    """
+    try:
+        return apps.get_model("bide_outbox", name)
+    except LookupError:
+        raise UsageError(
+            f'The outbox needs its tables: add "{APP}" to INSTALLED_APPS, and run '
+            "`manage.py migrate`."
+        ) from None
+
+
+def checked_connection(using: str) -> Any:
+    """Return the connection of this thread to a database, if the outbox supports it.
+
+    Raises:
+        UsageError: there is no such database, it is not supported, or the application is missing.
+    """
+    model("Row")
+    try:
+        connection = connections[using]
+    except ConnectionDoesNotExist:
+        known = ", ".join(connections)
+        raise UsageError(
+            f"DATABASES of the settings has no {using!r}; name one of {known} in Outbox(using=)."
+        ) from None
+    if connection.vendor not in ("postgresql", "sqlite"):
+        raise UsageError(
+            f"The outbox supports PostgreSQL and SQLite in Django, not {connection.vendor}; keep "
+            "its tables in one of these, and name it in Outbox(using=)."
+        )
+    return connection
+
+
+def _rows(using: str) -> Any:
+    return model("Row")._base_manager.using(using)
+
+
+def insert(using: str, rows: Sequence[Row]) -> list[int]:
+    """Insert rows in the transaction, and return their numbers."""
+    kind, now = model("Row"), _now()
+    made = [kind(**row._asdict(), written_us=now) for row in rows]
+    return [one.pk for one in _rows(using).bulk_create(made, batch_size=BATCH)]
+
+
+def round_of(
+    using: str, sender: Sender, numbers: Sequence[int] | None = None, most: int = BATCH
+) -> Round:
+    """Send rows, those of `numbers` or any, at most one of each job and each key."""
+    connection = connections[using]
+    is_sqlite = connection.vendor == "sqlite"
+    if numbers is None and is_sqlite and not _rows(using).exists():
+        return Round()  # to remove nothing would still take the only lock for writing
+    with transaction.atomic(using=using):
+        found = _claim(connection, numbers, most)
+        if not found:
+            return Round()
+
+        def put_back(one: Claimed, fared: Fared) -> None:
+            row, now = model("Row"), _now()
+            retry_us = None if fared.pause_us is None else now + fared.pause_us
+            values = {"tries": fared.tries, "error": fared.error, "retry_us": retry_us}
+            row._base_manager.using(using).bulk_create([row(**one.values(), **values)])
+
+        def is_pending(ids: list[str]) -> bool:
+            return bool(_rows(using).filter(job_id__in=ids).exists())
+
+        done, has_changed = send_claimed(sender, found, put_back, is_pending)
+        if not has_changed:
+            transaction.set_rollback(True, using=using)
+    return done
+
+
+def _claim(connection: Any, numbers: Sequence[int] | None, most: int) -> list[Claimed]:
+    table = connection.ops.quote_name(model("Row")._meta.db_table)
+    listed = None if numbers is None else f"({', '.join(['%s'] * len(numbers))})"
+    with connection.cursor() as cursor:
+        if getattr(connection, "isolation_level", None) and not connection.savepoint_ids:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute(claim(table, connection.vendor, "%s", listed), [*(numbers or ()), most])
+        return [Claimed.read(columns) for columns in cursor.fetchall()]
+
+
+def _now() -> Any:
+    from bide.contrib.django.outbox.models import NowUs
+
+    return NowUs()
+
+
+class DjangoStore(Store):
+    """The store of a relay, which runs in one thread."""
+
+    def __init__(self, using: str, sender: Sender, keep_us: int, stop: threading.Event) -> None:
+        self._using: Final = using
+        self._sender: Final = sender
+        self._keep_us: Final = keep_us
+        self._stop: Final = stop
+        self._listening: Any = None
+
+    def run(self, burst: bool) -> int:
+        """Run the relay."""
+        try:
+            return relay(self, self._stop.is_set, burst)
+        finally:
+            self._sender.close()
+            self._drop_listener()
+
+    def round(self) -> Round:
+        """Send up to `rows.BATCH` rows."""
+        connection = checked_connection(self._using)
+        if not connection.in_atomic_block:  # a test may have a transaction
+            connection.close_if_unusable_or_obsolete()
+        if connection.vendor == "postgresql" and self._listening is None:
+            # Before it looks, so that no row is missed that is written after the look.
+            self._listening = connection.copy()
+            with self._listening.cursor() as cursor:
+                cursor.execute(f"LISTEN {CHANNEL}")
+        return round_of(self._using, self._sender)
+
+    def sweep(self) -> int:
+        """Remove rows of `once` that are older than `keep`, unless their job may come again."""
+        from django.db.models import Exists, OuterRef
+
+        done = model("Done")._base_manager.using(self._using)
+        pending = _rows(self._using).filter(job_id=OuterRef("job_id"), queue=OuterRef("queue"))
+        old = done.filter(~Exists(pending), done_us__lt=_now() - self._keep_us)
+        swept = 0
+        while ids := list(old.values_list("id", flat=True)[:SWEPT]):
+            done.filter(id__in=ids).delete()
+            swept += len(ids)
+        return swept
+
+    def wait(self, seconds: float) -> None:
+        """Return when a row was written, or the relay is stopped, or the time is over."""
+        if self._listening is None:
+            self._stop.wait(seconds)
+            return
+        try:
+            wait_for_notify(self._listening.connection, seconds, self._stop.wait)
+        except Exception:  # the database is down
+            self._drop_listener()
+            self._stop.wait(min(seconds, 1.0))
+
+    def _drop_listener(self) -> None:
+        """Close the connection that listens, also if it is of a pool."""
+        listening, self._listening = self._listening, None
+        if listening is not None and listening.connection is not None:
+            listening.connection.close()
+            listening.close()
+
+
+def stats(using: str) -> OutboxStats:
+    """Count the rows."""
+    from django.db.models import Count, Min, Q
+
+    is_refused = Q(retry_us__isnull=True)
+    found = _rows(using).aggregate(
+        rows=Count("id"),
+        refused=Count("id", filter=is_refused),
+        age_us=_now() - Min("written_us", filter=~is_refused),
+    )
+    age_us = max(0, found["age_us"] or 0)
+    return OutboxStats(found["rows"] - found["refused"], found["refused"], age_us / 1e6)
+
+
+def list_rows(using: str, limit: int, refused: bool) -> list[OutboxRow]:
+    """Return the oldest rows."""
+    chosen = _rows(using).order_by("id")
+    if refused:
+        chosen = chosen.filter(retry_us__isnull=True)
+    return [
+        OutboxRow(
+            row.id,
+            row.queue,
+            row.verb,
+            row.job_id,
+            from_us(row.written_us),
+            row.tries,
+            row.retry_us is None,
+            row.error,
+        )
+        for row in chosen[:limit]
+    ]
+
+
+def retry_rows(using: str, numbers: Sequence[int] | None) -> int:
+    """Have refused rows sent again."""
+    chosen = _rows(using).filter(retry_us__isnull=True)
+    changed: int = (chosen if numbers is None else chosen.filter(id__in=numbers)).update(retry_us=0)
+    return changed
+
+
+def delete_rows(using: str, numbers: Sequence[int]) -> int:
+    """Remove rows without sending them."""
+    deleted: int = _rows(using).filter(id__in=numbers).delete()[0]
+    return deleted
