@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from bide import Queue
 from bide.contrib.django.dashboard import _on_loop, _page, dashboard
 from bide.contrib.django.management.commands.bide import without_django
 from tests.support.console import environment
+from tests.support.eventually import eventually
 
 FILES = {
     "manage.py": (
@@ -147,6 +149,93 @@ def test_it_is_the_command_line_with_the_server_of_the_settings(
     called = "from django.core.management import call_command as c; c('bide', 'jobs', 'show', 'x')"
     failed = manage(project, "shell", "-v0", "-c", called, url=one_url, code=3)
     assert "CommandError: bide exited with 3." in failed.stderr
+
+
+ROWS = """
+from django.db import transaction
+from bide.contrib.django.outbox import outbox
+from orders.tasks import queue, ship
+outbox.fast = False
+with transaction.atomic():
+    outbox.enqueue(ship.options(job_id="left"), 1)
+    outbox.enqueue(ship.options(job_id="child", depends_on="other"), 2)
+"""
+
+
+@pytest.fixture
+def desk(project: Path, one_url: str) -> Path:
+    """A project with an outbox, in which a process has left rows: 1 can be sent, and 2 cannot."""
+    settings = project / "shop/settings.py"
+    apps = '"bide.contrib.django", "bide.contrib.django.outbox"'
+    settings.write_text(settings.read_text().replace('"bide.contrib.django"', apps, 1))
+    manage(project, "migrate", "-v0", "bide_outbox", url=one_url)
+    manage(project, "shell", "-v0", "-c", ROWS, url=one_url)
+    assert Queue("orders").counts().waiting == 0
+    return project
+
+
+@pytest.mark.slow
+def test_bide_relay_sends_what_was_left(desk: Path, one_url: str) -> None:
+    relay = subprocess.Popen(
+        [sys.executable, "manage.py", "bide_relay"],
+        cwd=desk,
+        env=environment(one_url),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        eventually(lambda: [job.id for job in Queue("orders").jobs("waiting")] == ["left"])
+    finally:
+        relay.terminate()
+        said, _ = relay.communicate(timeout=60)
+    assert relay.returncode == 0, said
+    assert "the relay of bide.contrib.django.outbox:outbox stopped after 1 row" in said
+    assert manage(desk, "bide_relay", "--burst", url=one_url).stdout == "0 rows sent.\n"
+    usage = manage(desk, "help", "bide_relay", url=one_url).stdout
+    assert usage.startswith("Usage: manage.py bide outbox relay ")
+
+
+@pytest.mark.slow
+def test_a_worker_of_the_project_relays(desk: Path, one_url: str) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "manage.py", "bide", "worker"],
+        cwd=desk,
+        env=environment(one_url),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        eventually(lambda: [job.id for job in Queue("orders").jobs("completed")] == ["left"])
+    finally:
+        worker.terminate()
+        said, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 0, said
+    assert Queue("orders").fetch("left").result == "orders.Order 1"
+    assert "cannot be sent: There is no job 'other'" in said
+
+
+@pytest.mark.slow
+def test_rows_of_the_project_are_listed_and_repaired(desk: Path, one_url: str) -> None:
+    def rows(*args: str) -> list[tuple[Any, ...]]:
+        done = manage(desk, "bide", "outbox", "ls", "--json", *args, url=one_url)
+        found = json.loads(done.stdout)["rows"]
+        return [(row["number"], row["job_id"], row["refused"]) for row in found]
+
+    assert rows() == [(1, "left", False), (2, "child", False)]
+    assert manage(desk, "bide_relay", "--burst", url=one_url).stdout == "1 row sent.\n"
+    assert rows("--refused") == rows() == [(2, "child", True)]
+    Queue("orders").enqueue("orders.tasks:ship", 3, job_id="other")
+    manage(desk, "bide", "outbox", "retry", "1", url=one_url, code=3)
+    retried = manage(desk, "bide", "outbox", "retry", "2", url=one_url)
+    assert retried.stdout == "1 row will be sent again.\n"
+    assert rows() == [(2, "child", False)]
+    deleted = manage(desk, "bide", "outbox", "delete", "--yes", "2", url=one_url)
+    assert deleted.stdout == "1 row deleted.\n"
+    assert rows() == []
 
 
 @pytest.mark.slow

@@ -37,12 +37,12 @@ class Command(BaseCommand):  # type: ignore[misc]
 
         Django's own parser would take options that are meant for bide.
         """
-        program = f"{Path(argv[0]).name} {argv[1]}"
+        program = f"{Path(argv[0]).name} bide"
         sys.exit(run_here([*self.before, *without_django(argv[2:])], program))
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
         """Print the help of the command line, for `manage.py help bide`."""
-        run_here([*self.before, "--help"], f"{Path(prog_name).name} {subcommand}")
+        run_here([*self.before, "--help"], f"{Path(prog_name).name} bide")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Take all arguments, for `call_command`."""
