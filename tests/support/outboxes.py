@@ -25,6 +25,7 @@ import redis
 
 from bide import Worker
 from bide.client import blocking
+from bide.contrib.outbox import sending
 from bide.contrib.outbox.sending import Sender, Sent, Written
 from bide.model.context import CurrentJob, within
 from bide.model.job import Claimed
@@ -235,6 +236,8 @@ def books_of_kills(
 
 def print_books_of_kills(make: MakeDesk) -> None:
     """The program that `assert_balanced` starts."""
+    patient: Any = sending
+    patient.REPLY_TIMEOUT = 60.0  # a busy machine may need more than the usual second
     actor, database, url, part = sys.argv[1:]
     for kept in books_of_kills(make, actor, database, url, part):
         print(json.dumps(kept))
