@@ -110,7 +110,7 @@ mutants-python: $(VENV)/has-mutmut  ## Mutate the pure packages by mutmut (ARGS=
 bench: $(VENV)/has-dev  ## Run the benchmarks (ARGS="--help")
 	@$(PY) -m benchmarks $(ARGS)
 
-chaos: $(VENV)/has-dev  ## Inject faults under load, and write the report (ARGS="--help")
+chaos: $(VENV)/has-dev $(VENV)/has-postgres  ## Inject faults under load, and write the report (ARGS="--help")
 	@$(PY) -m tests.chaos --minutes 20 --report $(ARGS)
 
 clean:  ## Remove the environment, caches and builds

@@ -36,6 +36,12 @@ def main() -> int:
         print(f"there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}", file=sys.stderr)
         return 2
     names = options.names or list(FAULTS)
+    playable = [name for name in names if not FAULTS[name].missing()]
+    for name in names:
+        if reason := FAULTS[name].missing():
+            print(f"{name} is left out: {reason}", file=sys.stderr)
+    if not playable:
+        return 2
     seed = random.randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
@@ -44,7 +50,7 @@ def main() -> int:
     seeds: list[int] = []
     while not verdicts or time.monotonic() < ends:
         seeds.append(seed)
-        for name in names:
+        for name in playable:
             if verdicts and len(seeds) > 1 and time.monotonic() >= ends:
                 break
             verdict = _play(name, seed, options)

@@ -9,6 +9,7 @@ from tests.chaos.faults import (
     clocks,
     crowds,
     deploys,
+    desks,
     fleets,
     flows,
     lines,
@@ -56,6 +57,8 @@ FAULTS: dict[str, type[Fault]] = {
         flows.FlowsKilled,
         flows.FlowsLossy,
         flows.FlowsServerKilled,
+        desks.OrderDesk,
+        desks.OrderDeskPostgres,
         mixed.Mixed,
     )
 }
@@ -208,6 +211,11 @@ ROWS = (
             "tests/chaos/test_killed_batches.py",
             "tests/chaos/test_flow_crashes.py",
         ),
+    ),
+    Row(
+        "Orders in a database, and the outbox: workers, relays, the server and the database die",
+        ("order-desk", "order-desk-postgres"),
+        ("tests/contrib/sqlalchemy/test_kills.py", "tests/contrib/sqlalchemy/test_model.py"),
     ),
     Row("Several of these at once", ("everything",)),
     Row("Jobs run out of order", ("line-slow",), ("tests/chaos/test_order.py",)),

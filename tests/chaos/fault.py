@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from bide.protocol.scripts import SERVER_CLOCK
 from tests.chaos.books import Books, Happened
-from tests.chaos.load import Given, usual
+from tests.chaos.load import Given, Load, usual
 from tests.chaos.plan import Injection
 
 if TYPE_CHECKING:
@@ -65,9 +65,22 @@ class Fault:
     unreadable: ClassVar[bool] = False
     """Whether there are bodies that nothing can read."""
 
+    @staticmethod
+    def missing() -> str:
+        """Why this machine cannot play it; empty if it can."""
+        return ""
+
     def load(self, scene: Scene, count: int) -> Iterable[Given]:
         """The jobs."""
         return usual(scene.queue, scene.dice, count)
+
+    def producer(self, scene: Scene, jobs: Sequence[Given]) -> Load:
+        """Who hands them in."""
+        return Load(scene.queue, jobs, self.rate, scene.quiet.is_set)
+
+    def is_drained(self, scene: Scene) -> bool:
+        """Whether the load has come to its end."""
+        return scene.setup.is_drained()
 
     def set_up(self, scene: Scene) -> None:
         """Before the workers start."""

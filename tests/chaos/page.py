@@ -52,6 +52,9 @@ The figures below are from the latest run of each fault, also [as JSON](reliabil
     - A job with dependencies runs after its parents.
     - Each batched item is in one finished job.
     - Each time of a schedule fires once.
+11. **Orders, jobs and effects balance.** With the [outbox](howto/outbox.md), each order that was
+    committed has its jobs, and each job has its order. Each effect in the database happened once,
+    and no row is left in the outbox.
 
 A busy machine can also cause a second run. The system counts how long each thread waited for a
 processor. A worker may have lost its lease if it and its server waited for half a lease within one

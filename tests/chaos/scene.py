@@ -223,8 +223,7 @@ class Scene:
         fault = self.fault
         fault.set_up(self)
         self.start_all()
-        given = list(fault.load(self, self.jobs))
-        self.load = Load(self.queue, given, fault.rate, self.quiet.is_set)
+        self.load: Load = fault.producer(self, list(fault.load(self, self.jobs)))
         before = self._holdings_of_workers()
         self.load.start()
         for injection in self.plan:
@@ -306,7 +305,7 @@ class Scene:
             if now - since_us - waited_us(self.worker_pool.witness.looks, since_us, now) > limit_us:
                 return True
             try:
-                return self.setup.is_drained()
+                return self.fault.is_drained(self)
             except ERRORS:  # the one that had it is not yet followed by another
                 return False
 

@@ -87,6 +87,8 @@ class WorkerPool:
         self._directory = directory
         self.ledger = Ledger(directory / "ledger")
         self.workers: list[WorkerProcess] = []
+        self.settings: dict[str, str] = {}
+        """More variables of the workers' environment."""
         self.beside: list[Callable[[], Iterable[int]]] = []
         """The processes that workers wait for: servers, and what lies between."""
         self.witness = Witness(self._watched)
@@ -108,7 +110,7 @@ class WorkerPool:
         """
         env = dict(os.environ)
         env |= {jobs.LEDGER: str(self.ledger.path), jobs.GATES: str(self._directory)}
-        env |= {"PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
+        env |= {"PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1", **self.settings}
         if skew is not None:
             paths = [str(SKEW), *filter(None, [env.get("PYTHONPATH")])]
             env |= {"PYTHONPATH": os.pathsep.join(paths), "BIDE_TEST_SKEW": str(skew)}
