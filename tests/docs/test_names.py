@@ -107,7 +107,14 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         *("bide.tasks.task", "bide.attempt", "bide.redelivered", "bide.lateness"),
     ),
     "docs/howto/web.md": (
-        *("current_app", "TestCase", "django.tasks", "app.app_context", "INSTALLED_APPS"),
+        *(
+            "current_app",
+            "TestCase",
+            "django.tasks",
+            "app.app_context",
+            "INSTALLED_APPS",
+            "LOGIN_URL",
+        ),
     ),
     "docs/installation.md": ("django.tasks",),
     "docs/reference/wire.md": ("Decimal",),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import DelayQueue, Queue, State, UsageError
+from bide import AsyncDelayQueue, DelayQueue, Queue, State, UsageError
 from bide.protocol.keys import keys_of
 from tests.support import jobs
 from tests.support.cpu_waits import Witness
@@ -146,12 +146,26 @@ def test_what_was_taken_is_forgotten_soon(pile: Any, raw: redis.Redis) -> None:
     assert raw.hget(KEYS["meta"], "retention") == b"10000 0 10000 2592000000000 10000 0"
 
 
-def test_a_queue_that_is_in_use_keeps_its_retention(pile: Any, url: str, raw: redis.Redis) -> None:
+def test_a_push_to_a_queue_of_jobs_is_refused_and_changes_nothing(
+    pile: Any, url: str, raw: redis.Redis
+) -> None:
     with_jobs = Queue("orders", url=url)
-    with_jobs.enqueue(jobs.add, 1)
-    pile.push("x")
+    job = with_jobs.enqueue(jobs.add, 1)
+    for _ in range(2):
+        with pytest.raises(
+            UsageError, match="Queue orders holds jobs, and no data; give the Delay"
+        ):
+            pile.push("x")
     assert not raw.hexists(KEYS["meta"], "retention")
+    assert not raw.hexists(KEYS["meta"], "kind")
+    assert (with_jobs.counts().waiting, job.refresh().status) == (1, "waiting")
     with_jobs.close()
+
+
+def test_what_was_the_address_of_the_server_is_not_a_name() -> None:
+    for kind in (DelayQueue, AsyncDelayQueue):
+        with pytest.raises(UsageError, match=r"the server as url=; write (Async)?DelayQueue\('or"):
+            kind({"host": "127.0.0.1", "port": 6379, "db": 0})  # type: ignore[arg-type]
 
 
 # -- take

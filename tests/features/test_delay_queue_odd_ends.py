@@ -176,6 +176,8 @@ def test_of_jobs_in_a_delay_queue_a_few_fail_at_a_time_and_the_data_come_out(
 
 
 def test_a_take_of_many_gives_back_the_jobs_it_need_not_fail(pile: Any, url: str) -> None:
+    pile.push("before")
+    assert pile.pop() == ["before"]
     queue = Queue("orders", url=url)
     queue.enqueue_many(some(30))
     pile.push("behind")

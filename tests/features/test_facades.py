@@ -101,6 +101,8 @@ def test_many_are_rescheduled_and_promoted(queue: Facade) -> None:
     assert queue.counts().waiting == MANY
     with pytest.raises(UsageError, match="either delay= or at="):
         queue.reschedule_many(ids, delay=1, at=at)
+    with pytest.raises(UsageError, match=r"give delay= or at=; promote\(\) means now"):
+        queue.reschedule_many(ids)
 
 
 @pytest.mark.slow
@@ -168,6 +170,8 @@ def server_now(direct: redis.Redis) -> datetime:
 def test_a_job_is_moved_cancelled_retried_and_deleted(queue: Facade) -> None:
     job = queue.enqueue(jobs.add, 1)
     call = queue.call
+    with pytest.raises(UsageError, match=r"give delay= or at=; promote\(\) means now"):
+        call(job.reschedule)
     call(job.reschedule, delay="1h")
     assert timedelta(minutes=59) < job.due - datetime.now(UTC) <= timedelta(hours=1)
     call(job.promote)

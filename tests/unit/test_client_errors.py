@@ -93,3 +93,10 @@ def test_waiting_cures_a_server_that_is_down_and_no_address_that_is_wrong(
     said: str, passes: bool
 ) -> None:
     assert is_passing(unavailable(lib.ConnectionError(said), WHERE)) is passes
+
+
+def test_a_server_that_does_not_answer_tls_may_speak_none() -> None:
+    hint = "use redis:// instead of rediss://"
+    error = lib.TimeoutError("Timeout connecting to server")
+    assert hint in str(unavailable(error, "rediss://host:6379/0"))
+    assert hint not in str(unavailable(error, WHERE))

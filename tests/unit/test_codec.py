@@ -383,7 +383,9 @@ def test_the_type_that_does_not_fit_is_named_as_well() -> None:
 def test_every_codec_has_the_size_limit(codec: Codec) -> None:
     with pytest.raises(PayloadError, match="more than 1,000,000; store the"):
         travel(b"x" * MAX_BODY, codec=codec)
-    with pytest.raises(PayloadError, match=r"result of a:b take .* more than 1,000,000"):
+    with pytest.raises(
+        PayloadError, match=r"result of a:b takes .* more than 1,000,000; .* return its id"
+    ):
         encode_result("a:b", b"x" * MAX_BODY, codec)
 
 
@@ -411,7 +413,7 @@ def test_a_result_comes_back_as_it_went(codec: Codec, result: Any) -> None:
 
 
 def test_a_result_has_the_size_limit_of_a_body() -> None:
-    with pytest.raises(PayloadError, match=r"result of app.tasks:send take 1,000,0\d\d bytes"):
+    with pytest.raises(PayloadError, match=r"result of app.tasks:send takes 1,000,0\d\d bytes"):
         encode_result("app.tasks:send", "x" * MAX_BODY)
 
 
@@ -421,6 +423,23 @@ def test_a_result_has_the_size_limit_of_a_body() -> None:
 def test_a_stored_result_that_cannot_be_read_is_an_error_of_ours(data: bytes) -> None:
     with pytest.raises(PayloadError, match="stored result is not one of bide's"):
         decode_result(data)
+
+
+def test_a_retry_that_is_returned_is_refused() -> None:
+    with pytest.raises(
+        PayloadError, match=r"result of a:b is a Retry, .* raise RetryLater\(\.\.\.\)"
+    ):
+        encode_result("a:b", Retry(3))
+
+
+def test_a_coroutine_that_was_not_awaited_is_refused_with_the_fix() -> None:
+    async def send() -> None: ...
+
+    fix = "holds a coroutine; write await before the call that returned it"
+    with pytest.raises(PayloadError, match=f"^The result of a:b: {fix}"):
+        encode_result("a:b", send())
+    with pytest.raises(PayloadError, match=f"^positional argument 1 of a:b: {fix}"):
+        encode_body(Body("a:b", (send(),)))
 
 
 def test_no_result_is_none() -> None:

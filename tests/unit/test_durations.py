@@ -245,3 +245,16 @@ def test_what_is_described_can_be_read_back(seconds: float) -> None:
     text = describe(seconds)
     assert "e" not in text
     assert to_us(text) / 1e6 == pytest.approx(seconds, rel=0.05, abs=1e-6)
+
+
+def test_a_moment_as_a_delay_is_told_its_argument() -> None:
+    with pytest.raises(UsageError, match=r"not datetime; a moment is given as at=\.$"):
+        delay_to_us(datetime.now(UTC))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("odd", ["2030-12-01", 1_900_000_000.5])
+def test_what_is_not_a_moment_is_told_how_to_write_one(odd: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"aware datetime, not \w+; write for example datetime\.now"
+    ):
+        at_to_us(odd)

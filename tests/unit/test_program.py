@@ -86,7 +86,10 @@ def test_a_program_that_no_worker_could_import_is_told_so(shop: Path, command: l
         [sys.executable, *command], cwd=shop, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "where a worker cannot import it; move it to a module" in done.stderr
+    fix = "rename my-app.py to the name of a module, such as my_app.py"
+    if command != ["my-app.py"]:
+        fix = "move it to a module"
+    assert f"where a worker cannot import it; {fix}" in done.stderr
 
 
 def test_a_file_leads_to_the_module_that_it_is(shop: Path) -> None:

@@ -75,6 +75,13 @@ def test_no_retry_is_the_default() -> None:
     assert as_retry(None) is NO_RETRY
 
 
+def test_a_first_wait_above_the_cap_is_refused_where_a_policy_is_given() -> None:
+    with pytest.raises(UsageError, match=r"base=7200, cap=3600.*give a cap= that is not shorter"):
+        as_retry(Retry(3, base="2h"))
+    as_retry(Retry(3, base="2h", cap="2h"))
+    as_retry(Retry(3, backoff="fixed", base="2h"))
+
+
 def test_a_number_is_a_number_of_retries() -> None:
     assert as_retry(5) == Retry(5)
     assert as_retry(Retry(2, base=9)) == Retry(2, base=9)

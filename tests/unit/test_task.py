@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bide import AsyncQueue, Middleware, Queue, Retry
+from bide import AsyncQueue, Middleware, Queue, Retry, resource
 from bide.errors import TaskNotFound, UsageError
 from bide.model.payload.body import Body, decode_body
 from bide.protocol.commands.enqueue import Prepared
@@ -137,7 +137,6 @@ def test_a_name_is_taken_as_it_is(name: str) -> None:
     "name",
     [
         "",
-        "app.tasks.send",
         "send email",
         "send/email",
         "1st",
@@ -149,7 +148,6 @@ def test_a_name_is_taken_as_it_is(name: str) -> None:
         "app.tasks:send()",
         "os:system('x')",
         "a:b:c",
-        "app/tasks:send",
         "../x:y",
         "a.b:1c",
     ],
@@ -157,6 +155,31 @@ def test_a_name_is_taken_as_it_is(name: str) -> None:
 def test_text_that_is_no_name_is_refused_with_the_form(name: str) -> None:
     with pytest.raises(UsageError, match=r"is not a task's name; write 'package.module:function'"):
         task_name(name)
+
+
+def test_a_dot_instead_of_a_colon_is_corrected() -> None:
+    with pytest.raises(
+        UsageError, match=r"'app.tasks.send' is not .*did you mean 'app.tasks:send'"
+    ):
+        task_name("app.tasks.send")
+
+
+def test_a_module_with_an_error_is_said_to_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_for_tests.py").write_text("def f(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TaskNotFound, match=r"SyntaxError.*it was found, .*correct the code"):
+        TaskRegistry(["broken_for_tests"])
+
+
+def test_what_is_not_a_task_is_refused_with_the_likely_mistake() -> None:
+    with pytest.raises(
+        UsageError, match=r"None is neither .*without calling it.*enqueue\(function"
+    ):
+        task_name(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="print is a built-in of Python, which no worker serves"):
+        task_name(print)
 
 
 def test_what_no_worker_could_find_is_refused_with_the_reason() -> None:
@@ -211,6 +234,59 @@ def test_a_task_names_the_call_of_bide_for_the_calls_of_other_libraries() -> Non
                 assert not hasattr(each, call)
         with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
             task.nothing  # noqa: B018
+
+
+def test_options_without_an_enqueue_are_not_a_call() -> None:
+    for queue in (Queue("mail"), AsyncQueue("mail")):
+        task: Any = queue.task(plain)
+        with pytest.raises(
+            UsageError, match=r"adds a job by task.options\(\.\.\.\).enqueue\(\.\.\.\)"
+        ):
+            task.options(delay="3s")(1)
+
+
+def test_the_queue_of_a_call_is_a_queue() -> None:
+    for queue in (Queue("mail"), AsyncQueue("mail")):
+        task: Any = queue.task(plain)
+        with pytest.raises(
+            UsageError, match=r"queue must be a queue, not 'other'; write queue=Que"
+        ):
+            task.options(queue="other")
+
+
+def test_a_queue_names_the_argument_that_takes_a_client() -> None:
+    for kind in (Queue, AsyncQueue):
+        with pytest.raises(
+            UsageError, match=r"no argument 'connection'; give a client.*as url=\.$"
+        ):
+            kind("mail", connection=object())  # type: ignore[call-arg]
+
+
+def test_one_job_for_enqueue_many_is_told_to_go_into_a_list() -> None:
+    queue = Queue("mail")
+    with pytest.raises(UsageError, match=r"in a list; write enqueue_many\(\[job\]\)\.$"):
+        queue.enqueue_many(queue.prepare(plain, (1,)))  # type: ignore[arg-type]
+
+
+def test_a_resource_as_a_default_value_is_refused() -> None:
+    @resource
+    def session() -> Iterator[int]:
+        yield 1
+
+    def send(order: int, db: Any = session) -> None: ...
+    def sent(order: int, *, db: Any = session) -> None: ...
+
+    for function in (send, sent):
+        with pytest.raises(UsageError, match=r"write session.injected, and each run receives its"):
+            Queue("mail").task(function)
+
+
+@pytest.mark.parametrize("args", [(), (1, 2)])
+def test_a_schedule_whose_arguments_do_not_fit_is_refused_at_the_decorator(args: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"^Schedule 'x1': .* argument.*the decorator passes args= "
+    ):
+        Queue("mail").every("1h", name="x1", args=args)(plain)
 
 
 @pytest.mark.parametrize(
@@ -503,14 +579,18 @@ def test_a_function_that_could_not_be_found_cannot_be_registered() -> None:
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        ("no_such_module_anywhere", "ModuleNotFoundError"),
-        ("shop_for_tests.broken", "No module named 'no_such_module_anywhere'"),
+        ("no_such_module_anywhere", r"ModuleNotFoundError.*; start from the directory"),
+        (
+            "shop_for_tests.broken",
+            "No module named 'no_such_module_anywhere'.*; it was found, and imports "
+            "'no_such_module_anywhere': install that here",
+        ),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_an_error_at_once(
     app: str, module: str, reason: str
 ) -> None:
-    with pytest.raises(TaskNotFound, match=rf"{module!r} cannot be imported .*{reason}.*start"):
+    with pytest.raises(TaskNotFound, match=rf"{module!r} cannot be imported .*{reason}"):
         TaskRegistry([module])
 
 

@@ -114,6 +114,16 @@ def test_a_setting_and_an_option_go_first(shop: Path, one_url: str) -> None:
     assert served(log_of(shop, one_url, "shop", "-q", "orders", "-q", "mail")) == "orders, mail"
 
 
+def test_a_module_without_anything_to_run_is_told(shop: Path, one_url: str) -> None:
+    (shop / "empty_.py").write_text("x = 1\n")
+    (shop / "plain_.py").write_text("def f(): ...\n")
+    assert warnings(log_of(shop, one_url, "empty_", "-q", "mail")) == [
+        "empty_: no task and no function is defined there, so this worker has nothing to run; "
+        "start it with the modules of your tasks"
+    ]
+    assert warnings(log_of(shop, one_url, "plain_", "empty_", "-q", "mail")) == []
+
+
 @pytest.mark.slow
 def test_a_misspelt_queue_is_told(shop: Path, one_url: str) -> None:
     assert warnings(log_of(shop, one_url, "shop", "-q", "odrers")) == [

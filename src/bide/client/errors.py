@@ -68,6 +68,8 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
     """Return the error for a server that cannot be reached."""
     reason = " ".join(str(error).rstrip(".").split()) or type(error).__name__
     remedy = next((cure for sign, cure in _CURES if sign in reason), _START)
+    if remedy is _START and where.startswith("rediss") and "Timeout" in reason:
+        remedy += "; if it speaks no TLS there, use redis:// instead of rediss://"
     return ServerUnavailable(f"Cannot reach the server at {where} ({reason}); {remedy}.")
 
 

@@ -192,7 +192,9 @@ def current_job() -> CurrentJob:
     try:
         return _current.get()
     except LookupError:
-        raise UsageError("current_job() was called outside of a job.") from None
+        raise UsageError(
+            "current_job() was called outside of a job; call it in a task while a worker runs it."
+        ) from None
 
 
 def enter(job: CurrentJob) -> None:

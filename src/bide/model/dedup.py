@@ -267,7 +267,7 @@ def _quiet_us(quiet: Duration, max_wait: Duration | None) -> tuple[int, int]:
     if max_wait is not None and most_us < max(quiet_us, 1):
         raise UsageError(
             f"max_wait={max_wait!r} is shorter than the quiet time of {quiet!r}, which would then "
-            "never matter; give a longer one, or none."
+            "never matter; give a longer one, or max_wait=None for no limit."
         )
     return quiet_us, most_us
 

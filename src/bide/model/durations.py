@@ -65,9 +65,10 @@ def _signed_us(duration: Duration, name: str) -> int | float:
             raise UsageError(f"{name} must be a finite number of seconds, not {duration!r}.")
         us = duration * SECOND_US
     else:
+        hint = "; a moment is given as at=" if isinstance(duration, datetime) else ""
         raise UsageError(
             f"{name} must be seconds, a timedelta or text such as '30m', "
-            f"not {type(duration).__name__}."
+            f"not {type(duration).__name__}{hint}."
         )
     if us > LONGEST_US:
         raise UsageError(f"{name} is over a hundred years; is the unit seconds?")
@@ -77,7 +78,10 @@ def _signed_us(duration: Duration, name: str) -> int | float:
 def at_to_us(at: datetime, name: str = "at") -> int:
     """Turn an aware `datetime` into microseconds since the epoch; `name` is for errors."""
     if not isinstance(at, datetime):
-        raise UsageError(f"{name} must be an aware datetime, not {type(at).__name__}.")
+        raise UsageError(
+            f"{name} must be an aware datetime, not {type(at).__name__}; write for example "
+            "datetime.now(timezone.utc) + timedelta(hours=1)."
+        )
     try:
         us = _whole_us(at - _EPOCH)
     except TypeError:

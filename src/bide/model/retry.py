@@ -200,7 +200,13 @@ def as_retry(retry: Retry | int | None) -> Retry:
     """Accept `retry=5` for `retry=Retry(5)`, and None for no retry."""
     if retry is None:
         return NO_RETRY
-    return retry if isinstance(retry, Retry) else Retry(retry)
+    policy = retry if isinstance(retry, Retry) else Retry(retry)
+    if policy.backoff == "exponential" and policy.cap < policy.base:
+        raise UsageError(
+            f"Retry(base={policy.base:g}, cap={policy.cap:g}): the first wait would be cut to the "
+            "cap; give a cap= that is not shorter than base=."
+        )
+    return policy
 
 
 @functools.lru_cache(maxsize=256)  # a queue's jobs share a few policies

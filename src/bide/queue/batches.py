@@ -133,6 +133,11 @@ class Batches:
 
 
 def _odd(what: object) -> UsageError:
+    if isinstance(what, Prepared):
+        return UsageError(
+            "enqueue_many wants what queue.prepare(...) returns, in a list; write "
+            "enqueue_many([job])."
+        )
     return UsageError(
         "enqueue_many wants what queue.prepare(...) returns, in a list or from an iterator, "
         f"not {what!r}."

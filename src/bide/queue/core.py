@@ -143,6 +143,11 @@ class QueueCore(Generic[C]):
         if settings:
             unknown = next((name for name in settings if name not in _SETTINGS), None)
             if unknown is not None:
+                if unknown in ("connection", "client"):
+                    raise UsageError(
+                        f"{type(self).__name__} has no argument {unknown!r}; give a client, or the "
+                        "URL of the server, as url=."
+                    )
                 known = [*inspect.signature(type(self)).parameters][:-1] + sorted(_SETTINGS)
                 raise UsageError(
                     f"{type(self).__name__} has no argument {unknown!r}; there are "
@@ -573,6 +578,12 @@ class TaskCall(Generic[P, R, Q]):
     def __init__(
         self, function: Callable[P, Any], queue: Q, options: Options, given: str | None
     ) -> None:
+        given_queue: object = queue
+        if not isinstance(given_queue, QueueCore):
+            raise UsageError(
+                f"queue must be a queue, not {queue!r}; write queue=Queue(...), or AsyncQueue(...) "
+                "for a task of an AsyncQueue."
+            )
         self.function: Final = function
         self.queue: Final = queue
         self._options: Final = options
@@ -593,6 +604,13 @@ class TaskCall(Generic[P, R, Q]):
                 f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
                 name=name,
                 obj=self,
+            )
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Refuse a call of a task with options, whose `enqueue` was forgotten."""
+            raise UsageError(
+                f"{self!r} with options adds a job by task.options(...).enqueue(...); without "
+                "options, task(...) calls the function here."
             )
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:

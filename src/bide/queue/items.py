@@ -368,7 +368,7 @@ def decide(
     at the wrong queue, and the jobs return to the queue unchanged.
     """
     if not has_items and not is_data:
-        return [release(job) for job in not_data], _only_jobs(keys)
+        return [release(job) for job in not_data], only_jobs(keys)
     failing, rest = not_data[:MOST_REFUSED], not_data[MOST_REFUSED:]
     _warn(keys, len(failing))
     settles = [Settle(job.id, job.token, "fail", data=_refusal(job)) for job in failing]
@@ -389,7 +389,7 @@ def warn_of_lost(keys: Keys, reply: Popped) -> None:
     if reply.refused:
         _warn(keys, reply.refused)
     if reply.not_data:
-        raise _only_jobs(keys)
+        raise only_jobs(keys)
     if reply.refused == MOST_REFUSED and not reply.bodies:
         raise _crowd(keys)
 
@@ -403,7 +403,8 @@ def _warn(keys: Keys, count: int) -> None:
     )
 
 
-def _only_jobs(keys: Keys) -> UsageError:
+def only_jobs(keys: Keys) -> UsageError:
+    """Return the error of a delay queue that has the name of a queue of jobs."""
     return UsageError(
         f"Queue {keys.queue} holds jobs, and no data; give the DelayQueue a name of its own, or "
         "have a Worker serve this queue."

@@ -29,7 +29,7 @@ from bide.protocol.commands.schedules import Draft, Page
 from bide.protocol.keys import Keys
 from bide.queue.core import QueueCore, not_unique
 from bide.tasks.registry import task_name
-from bide.tasks.task import Function
+from bide.tasks.task import Function, known
 
 _LATER: Final = "schedule a task that enqueues the dependent job"
 _NEVER: Final = {
@@ -136,10 +136,27 @@ def declaring(
                 f"Queue {queue.name} has a schedule {own!r} already; give each a name of its own "
                 "with name=."
             )
+        _check_arguments(task, own, args, kwargs)
         _declared[queue.name, own] = planned._replace(name=own, task=task)
         return task
 
     return scheduled
+
+
+def _check_arguments(
+    task: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> None:
+    """Raise at the decorator if the schedule's arguments do not fit the task."""
+    signature = known(task).signature
+    if signature is None:
+        return
+    try:
+        signature.check(args, kwargs or {}, task_name(task))
+    except UsageError as error:
+        raise UsageError(
+            f"Schedule {name!r}: {str(error).rstrip('.')}; the decorator passes args= and kwargs= "
+            "to each run."
+        ) from None
 
 
 def declared(queue: str | None = None) -> list[ScheduleSpec]:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import lru_cache
 from types import FunctionType
@@ -59,6 +61,9 @@ def _checked_name(name: str) -> str:
     path, colon, attribute = name.partition(":")
     parts = [*path.split("."), *attribute.split(".")]
     if not is_given(name) and not (colon and all(part.isidentifier() for part in parts)):
+        module, dot, function = path.rpartition(".")
+        if dot and not colon and all(part.isidentifier() for part in parts[:-1]):
+            raise UsageError(f"{name!r} is not a task's name; did you mean '{module}:{function}'?")
         raise UsageError(
             f"{name!r} is not a task's name; write 'package.module:function', or the word that "
             "a task was given as its name, such as 'send_email'."
@@ -73,7 +78,10 @@ def _name_of_function(function: FunctionType) -> str:
 
 def _name_of_callable(task: Function) -> str:
     if not callable(task):
-        raise UsageError(f"{task!r} is neither a function nor a name 'package.module:function'.")
+        raise UsageError(
+            f"{task!r} is neither a function nor a name 'package.module:function'; pass the "
+            "function without calling it, and its arguments behind it: enqueue(function, 42)."
+        )
     holder, qualname = task, getattr(task, "__qualname__", None)
     if inspect.ismethod(task):  # also an inherited method
         holder = task.__self__ if inspect.isclass(task.__self__) else type(task.__self__)
@@ -84,10 +92,15 @@ def _name_of_callable(task: Function) -> str:
             "function of a module, and what it needs as arguments."
         )
     module = module_of(holder)
+    if module == "builtins":
+        raise UsageError(
+            f"{qualname} is a built-in of Python, which no worker serves; enqueue a function of a "
+            "module of yours that calls it."
+        )
     if module is None and holder.__module__ in MAIN:
         raise UsageError(
             f"{qualname} is defined in the program that is being run (__main__), where a worker "
-            "cannot import it; move it to a module and import it from there."
+            f"cannot import it; {_move(holder)}."
         )
     if "<" in qualname:
         raise UsageError(
@@ -95,6 +108,16 @@ def _name_of_callable(task: Function) -> str:
             "level of a module."
         )
     return f"{module or '?'}:{qualname}"
+
+
+def _move(defined: Any) -> str:
+    """Return how a worker could import what a program defines, for the end of a sentence."""
+    file = getattr(sys.modules.get(defined.__module__), "__file__", None) or ""
+    stem = os.path.basename(file).removesuffix(".py")
+    if file.endswith(".py") and not stem.isidentifier():
+        name = re.sub(r"\W", "_", stem)
+        return f"rename {os.path.basename(file)} to the name of a module, such as {name}.py"
+    return "move it to a module and import it from there"
 
 
 def is_given(name: str) -> bool:
@@ -143,6 +166,18 @@ def check_function(function: Function) -> None:
             "list, or enqueue a job for each value."
         )
     _refuse_method(function)
+    _refuse_resource(function)
+
+
+def _refuse_resource(function: Function) -> None:
+    """Refuse a resource as a default value: a run would receive the resource, not its value."""
+    defaults = (getattr(function, "__defaults__", None) or (),)
+    for value in (*defaults[0], *(getattr(function, "__kwdefaults__", None) or {}).values()):
+        if isinstance(value, Resource):
+            raise UsageError(
+                f"{function.__qualname__} has the resource {value.name} itself as a default value; "
+                f"write {value.function.__name__}.injected, and each run receives its value."
+            )
 
 
 def _refuse_method(function: Function) -> None:

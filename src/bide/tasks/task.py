@@ -369,9 +369,18 @@ def import_module(name: str) -> Any:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise TaskNotFound(
-            f"The module {name!r} cannot be imported ({reason}); start from the directory that "
-            "holds it, or install it."
+            f"The module {name!r} cannot be imported ({reason}); {_cure(name, error)}."
         ) from error
+
+
+def _cure(module: str, error: Exception) -> str:
+    """Return what to do about an error at the import of a module, for the end of a sentence."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and (module == missing or module.startswith(f"{missing}.")):
+        return "start from the directory that holds it, or install it"
+    if missing is not None:
+        return f"it was found, and imports {missing!r}: install that here, or correct the import"
+    return "it was found, and its code raised this: correct the code"
 
 
 class TaskRegistry:

@@ -27,6 +27,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.keys import Keys, keys_of
 from bide.queue import AsyncQueue, Queue
+from bide.queue.core import TaskCall
 from bide.queue.job_view import JobView
 from bide.tasks.registry import Named, task_name
 from bide.tasks.task import Function, signature_of, with_owner
@@ -181,7 +182,8 @@ def known_task(task: Any) -> Function | str:
         from bide.contrib.django.backend import job_name  # a task of Django: Django is installed
 
         return job_name(task)
-    if not callable(task) and not isinstance(task, str):
+    is_call = isinstance(task, TaskCall) and not isinstance(task, Named)
+    if is_call or not (callable(task) or isinstance(task, str)):
         raise UsageError(
             f"Give a task, then its arguments, such as (send, 42, delay='1h'), not {task!r}."
         )

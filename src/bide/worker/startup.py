@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import FunctionType
 from typing import Any, Final, cast
 
 from bide.client import aio
@@ -212,6 +213,14 @@ def task_queues_of(modules: Sequence[str]) -> dict[TaskQueue, list[str]]:
     return found
 
 
+def _has_functions(module: str) -> bool:
+    """Whether a module has a public function, or a class, that can be enqueued by its name."""
+    public = vars(sys.modules.get(module, object)).items()
+    return any(
+        isinstance(value, FunctionType | type) for name, value in public if not name.startswith("_")
+    )
+
+
 def tasks_longer_than(seconds: float, queues: Sequence[str]) -> list[str]:
     """Return the known tasks of these queues whose jobs may run for longer."""
     names = {
@@ -239,7 +248,14 @@ async def warn(
     if not modules:
         return
     here: dict[str, list[str]] = {}
-    for task_queue, tasks in task_queues_of(modules).items():
+    of_queues = task_queues_of(modules)
+    if not any(of_queues.values()) and not any(map(_has_functions, modules)):
+        log.warning(
+            "%s: no task and no function is defined there, so this worker has nothing to run; "
+            "start it with the modules of your tasks",
+            ", ".join(modules),
+        )
+    for task_queue, tasks in of_queues.items():
         if not tasks:
             continue
         if _is_here(task_queue, client.url, everywhere.prefix):

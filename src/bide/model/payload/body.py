@@ -432,12 +432,17 @@ def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
     """Encode what a task returned; None takes no bytes."""
     if result is None:
         return b""
+    if isinstance(result, policies.Retry):
+        raise PayloadError(
+            f"The result of {task} is a Retry, which would retry nothing; raise RetryLater(...), "
+            "or give the task retry=."
+        )
     try:
         data = pack(result, codec)
     except Exception as error:  # properties and time zones of the result's own may raise anything
         raise PayloadError(f"The result of {task}: {reason(error, codec)}.") from None
     if len(data) > MAX_BODY:
-        raise PayloadError(_too_large(f"The result of {task}", len(data)))
+        raise PayloadError(_too_large(f"The result of {task}", len(data), "takes", "return"))
     return _MARKS.get(codec, b"") + data
 
 
@@ -520,10 +525,10 @@ def _values(body: Body, names: Sequence[str]) -> list[tuple[str, object, Codec]]
     return found
 
 
-def _too_large(what: str, size: int, take: str = "take") -> str:
+def _too_large(what: str, size: int, take: str = "take", give: str = "pass") -> str:
     return (
         f"{what} {take} {size:,} bytes, more than {MAX_BODY:,}; "
-        "store the data elsewhere and pass its id."
+        f"store the data elsewhere and {give} its id."
     )
 
 

@@ -17,6 +17,7 @@ has its own codec: during a change of codec, producers of both codecs add to the
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 import re
@@ -49,6 +50,11 @@ def simplify(value: Any) -> Any:
         return str(value)
     if isinstance(value, deque):
         return list(value)
+    if inspect.iscoroutine(value):
+        value.close()  # otherwise Python warns about it somewhere else
+        raise PayloadError(
+            "holds a coroutine; write await before the call that returned it, in an async def task."
+        )
     if callable(getattr(kind, "model_dump", None)):  # a pydantic model, by its looks
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"objects of type {kind.__qualname__} do not fit")

@@ -275,6 +275,13 @@ def when(delay: Duration | None, at: datetime | None) -> str:
     return NOW if delay is None else f"+{delay_to_us(delay)}"
 
 
+def given_when(delay: Duration | None, at: datetime | None) -> str:
+    """Write down when a job is due, as `when`; raise if neither a delay nor a moment is given."""
+    if delay is None and at is None:
+        raise UsageError("Say when the jobs are due: give delay= or at=; promote() means now.")
+    return when(delay, at)
+
+
 def check_when(when: str) -> str:
     """Return what says when a job is due, if it is what `when` writes.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ from bide.queue.items import (
     decoded,
     delay_after,
     look_again,
+    only_jobs,
     prepare_items,
     pushed,
     refusals,
@@ -85,6 +86,11 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
             UsageError: a name, the URL, `retry_for` or `previous` is invalid.
         """
         super().__init__()
+        if isinstance(name, Mapping):
+            raise UsageError(
+                "A delay queue takes a name, and the server as url=; write "
+                f"{type(self).__name__}('orders', url='redis://HOST:PORT/DB')."
+            )
         self._previous_us: Final = to_us(previous, "previous")
         self.queue: Final = AsyncQueue(name, url=url, prefix=prefix, retry_for=retry_for)
         """The queue that holds the items; use its `counts`, `pause`, `resume` and `configure`."""
@@ -335,6 +341,8 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         (marked,) = await self._client.attempt_many([mark])
         if marked is True:
             self._marked = binding
+        elif marked is False and pushes:
+            raise only_jobs(binding.keys)
 
     def _previous(self, given: Duration | None) -> int:
         return self._previous_us if given is None else to_us(given, "previous")

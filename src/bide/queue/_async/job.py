@@ -107,11 +107,12 @@ class AsyncJob(JobView[R]):
         """Give the job another due time.
 
         Raises:
+            UsageError: neither or both of `delay` and `at` are given, or one is invalid.
             JobStateError: the job runs or has ended.
             JobNotFound: the job no longer exists.
         """
         command = job_commands.reschedule(
-            self.queue.keys, [self.id], enqueue_commands.when(delay, at)
+            self.queue.keys, [self.id], enqueue_commands.given_when(delay, at)
         )
         self._moved((await self.queue._run(command))[0], "rescheduled", "a delayed or waiting one")
 

@@ -312,9 +312,7 @@ class AsyncSelection:
         progress: Progress | None = None,
     ) -> BulkResult:
         """Give the jobs another due time, without a state all that wait or are delayed."""
-        if delay is None and at is None:
-            raise UsageError("Say when the jobs are due: give delay= or at=.")
-        how = How(when=enqueue_commands.when(delay, at))
+        how = How(when=enqueue_commands.given_when(delay, at))
         return await self._change("reschedule", how, progress)
 
     async def spread(self, over: Duration, progress: Progress | None = None) -> BulkResult:

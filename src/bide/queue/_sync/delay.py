@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -48,6 +48,7 @@ from bide.queue.items import (
     decoded,
     delay_after,
     look_again,
+    only_jobs,
     prepare_items,
     pushed,
     refusals,
@@ -86,6 +87,11 @@ class DelayQueue(threads.DelayQueueSide):
             UsageError: a name, the URL, `retry_for` or `previous` is invalid.
         """
         super().__init__()
+        if isinstance(name, Mapping):
+            raise UsageError(
+                "A delay queue takes a name, and the server as url=; write "
+                f"{type(self).__name__}('orders', url='redis://HOST:PORT/DB')."
+            )
         self._previous_us: Final = to_us(previous, "previous")
         self.queue: Final = Queue(name, url=url, prefix=prefix, retry_for=retry_for)
         """The queue that holds the items; use its `counts`, `pause`, `resume` and `configure`."""
@@ -336,6 +342,8 @@ class DelayQueue(threads.DelayQueueSide):
         (marked,) = self._client.attempt_many([mark])
         if marked is True:
             self._marked = binding
+        elif marked is False and pushes:
+            raise only_jobs(binding.keys)
 
     def _previous(self, given: Duration | None) -> int:
         return self._previous_us if given is None else to_us(given, "previous")

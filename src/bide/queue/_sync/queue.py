@@ -566,8 +566,9 @@ class Queue(threads.QueueSide):
         self, ids: Sequence[str], delay: Duration | None = None, at: datetime | None = None
     ) -> list[str]:
         """Give jobs another due time; return for each `ok`, its state, or `gone`."""
-        when = enqueue_commands.when(delay, at)
-        return self._move([job_commands.reschedule(self.keys, some, when) for some in chunks(ids)])
+        parts = [*chunks(ids)]
+        when = enqueue_commands.given_when(delay, at)
+        return self._move([job_commands.reschedule(self.keys, some, when) for some in parts])
 
     def promote_many(self, ids: Sequence[str]) -> list[str]:
         """Make jobs due now; return for each `ok`, its state, or `gone`."""

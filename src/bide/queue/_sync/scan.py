@@ -311,9 +311,7 @@ class Selection:
         progress: Progress | None = None,
     ) -> BulkResult:
         """Give the jobs another due time, without a state all that wait or are delayed."""
-        if delay is None and at is None:
-            raise UsageError("Say when the jobs are due: give delay= or at=.")
-        how = How(when=enqueue_commands.when(delay, at))
+        how = How(when=enqueue_commands.given_when(delay, at))
         return self._change("reschedule", how, progress)
 
     def spread(self, over: Duration, progress: Progress | None = None) -> BulkResult:
