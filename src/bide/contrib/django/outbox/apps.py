@@ -11,4 +11,4 @@ class OutboxConfig(AppConfig):  # type: ignore[misc]
     name = "bide.contrib.django.outbox"
     label = "bide_outbox"
     verbose_name = "bide's outbox"
-    default_auto_field = "django.db.models.BigAutoField"
+    default_auto_field = "django.db.models.BigAutoField"  # pyright: ignore[reportAssignmentType]

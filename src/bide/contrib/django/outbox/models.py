@@ -13,9 +13,9 @@ from bide.contrib.outbox.sending import NOW_US
 class NowUs(models.Func):  # type: ignore[misc]
     """The present moment by the clock of the database, in microseconds since 1970."""
 
-    output_field = models.BigIntegerField()
+    output_field = models.BigIntegerField()  # pyright: ignore[reportAssignmentType]
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, list[Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the SQL, which has no parameters."""
         return NOW_US[connection.vendor], []
 
@@ -36,8 +36,8 @@ class Row(models.Model):  # type: ignore[misc]
     parents = models.TextField()
     body = models.BinaryField()
     written_us = models.BigIntegerField()
-    tries = models.IntegerField(default=0)
-    retry_us = models.BigIntegerField(null=True, default=0)
+    tries = models.IntegerField(default=0)  # pyright: ignore[reportArgumentType]
+    retry_us = models.BigIntegerField(null=True, default=0)  # pyright: ignore[reportArgumentType]
     error = models.TextField(null=True)
 
     class Meta:

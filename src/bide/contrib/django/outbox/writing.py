@@ -122,9 +122,10 @@ class Outbox:
                 arguments do not fit.
             PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
         """
-        if hasattr(task, "module_path") and hasattr(task, "get_backend"):
+        given: Any = task
+        if hasattr(given, "module_path") and hasattr(given, "get_backend"):
             raise UsageError(
-                f'{task.module_path} is a task of django.tasks; set "outbox": True in the '
+                f'{given.module_path} is a task of django.tasks; set "outbox": True in the '
                 "OPTIONS of its TASKS, and call its own enqueue()."
             )
         row = task_row(task, args, kwargs)
@@ -525,7 +526,7 @@ def round_of(
     is_sqlite = connection.vendor == "sqlite"
     if numbers is None and is_sqlite and not _rows(using).exists():
         return Round()  # to remove nothing would still take the only lock for writing
-    with transaction.atomic(using=using):
+    with transaction.atomic(using=using):  # pyright: ignore[reportGeneralTypeIssues]
         found = _claim(connection, numbers, most)
         if not found:
             return Round()

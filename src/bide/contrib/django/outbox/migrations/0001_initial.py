@@ -29,8 +29,8 @@ class Migration(migrations.Migration):  # type: ignore[misc]
                 ("parents", models.TextField()),
                 ("body", models.BinaryField()),
                 ("written_us", models.BigIntegerField()),
-                ("tries", models.IntegerField(default=0)),
-                ("retry_us", models.BigIntegerField(default=0, null=True)),
+                ("tries", models.IntegerField(default=0)),  # pyright: ignore[reportArgumentType]
+                ("retry_us", models.BigIntegerField(default=0, null=True)),  # pyright: ignore[reportArgumentType]
                 ("error", models.TextField(null=True)),
             ],
             options={
