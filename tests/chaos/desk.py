@@ -10,9 +10,8 @@ from sqlalchemy.orm import Session
 
 from bide.contrib.sqlalchemy import Fenced, Outbox
 from tests.chaos.orders import DATABASE
-from tests.contrib.sqlalchemy.conftest import Base, engine_for
-from tests.contrib.sqlalchemy.desk import Shipped
 from tests.support.ledger_jobs import note
+from tests.support.order_tables import Base, Shipped, engine_for
 
 engine = engine_for(os.environ[DATABASE])
 outbox = Outbox(Base.metadata, engine)

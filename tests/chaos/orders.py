@@ -13,8 +13,7 @@ from bide import Queue, Retry
 from bide.contrib.sqlalchemy import Outbox
 from bide.protocol.commands.enqueue import Prepared
 from tests.chaos.load import Asked, Given, Load, now_us
-from tests.contrib.sqlalchemy.conftest import Order
-from tests.contrib.sqlalchemy.desk import Shipped
+from tests.support.order_tables import Order, Shipped
 
 MODULE = "tests.chaos.desk"
 DATABASE = "BIDE_TEST_DATABASE"

@@ -20,8 +20,8 @@ from tests.chaos.load import Given
 from tests.chaos.orders import DATABASE, MODULE, OrderBooks, Orders, job_of, order_of
 from tests.chaos.plan import Injection, dice
 from tests.chaos.scene import Scene
-from tests.contrib.sqlalchemy.conftest import Base, engine_for
 from tests.support import postgres
+from tests.support.order_tables import Base, engine_for
 from tests.support.worker_pool import WorkerProcess
 
 OUTBOX = f"{MODULE}:outbox"

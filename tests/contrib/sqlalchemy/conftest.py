@@ -8,23 +8,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from bide import Queue
 from bide.contrib.sqlalchemy import Outbox
 from tests.support import mariadb as its_mariadb
 from tests.support.mariadb import MariaDB
+from tests.support.order_tables import Base, engine_for
 from tests.support.postgres import Postgres
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Order(Base):
-    __tablename__ = "orders"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    state: Mapped[str] = mapped_column(sa.String(20), default="open")
 
 
 @pytest.fixture(scope="session")
@@ -44,19 +35,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     server: Postgres | MariaDB = request.getfixturevalue(name)
     server.empty()
     return server.url()
-
-
-def engine_for(database: str, **options: Any) -> sa.Engine:
-    """An engine whose SQLite is quick, and patient with writers."""
-    engine = sa.create_engine(database, **options)
-    if engine.dialect.name == "sqlite":
-
-        @sa.event.listens_for(engine, "connect")
-        def _connected(connection: Any, record: object) -> None:
-            connection.execute("PRAGMA synchronous = OFF")
-            connection.execute("PRAGMA busy_timeout = 60000")
-
-    return engine
 
 
 @pytest.fixture

@@ -21,17 +21,10 @@ from sqlalchemy.orm import Session
 
 from bide import Queue, Worker
 from bide.client import blocking
-from tests.contrib.sqlalchemy.conftest import Base, Order, Shop, engine_for
+from tests.contrib.sqlalchemy.conftest import Shop
+from tests.support.order_tables import Base, Order, Shipped, engine_for
 
 LEASE = "500ms"
-
-
-class Shipped(Base):
-    """An effect: each order has one."""
-
-    __tablename__ = "shipped"
-    id: sa.orm.Mapped[int] = sa.orm.mapped_column(primary_key=True)
-    order_id: sa.orm.Mapped[int]
 
 
 def unpaid(order: int) -> None: ...

@@ -14,9 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from bide import Queue
-from tests.contrib.sqlalchemy.conftest import Base, Shop
+from tests.contrib.sqlalchemy.conftest import Shop
 from tests.support.console import bide, environment, error_of, said
 from tests.support.eventually import eventually
+from tests.support.order_tables import Base
 
 pytestmark = pytest.mark.slow
 

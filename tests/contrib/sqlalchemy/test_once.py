@@ -19,8 +19,9 @@ from bide.contrib.sqlalchemy.tables import BlockingStore
 from bide.errors import PayloadError
 from bide.model.context import CurrentJob, within
 from bide.model.job import Claimed
-from tests.contrib.sqlalchemy.conftest import Base, Order, Shop
+from tests.contrib.sqlalchemy.conftest import Shop
 from tests.support.eventually import eventually
+from tests.support.order_tables import Base, Order
 
 
 @contextmanager

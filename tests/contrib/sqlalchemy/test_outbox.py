@@ -21,7 +21,8 @@ from bide.contrib.sqlalchemy.tables import check_dialect
 from bide.errors import BadSignature, PayloadError
 from bide.model.payload.signing import Seal
 from bide.tasks import middleware
-from tests.contrib.sqlalchemy.conftest import Base, Order, Shop, ShopAt, engine_for
+from tests.contrib.sqlalchemy.conftest import Shop, ShopAt
+from tests.support.order_tables import Base, Order, engine_for
 
 
 def cancel_unpaid(order: int) -> None: ...

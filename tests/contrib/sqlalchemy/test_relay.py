@@ -19,8 +19,9 @@ from bide.contrib.sqlalchemy import Outbox
 from bide.contrib.sqlalchemy.tables import BlockingStore, round_of
 from bide.embedded import Server
 from bide.errors import ServerUnavailable, UsageError
-from tests.contrib.sqlalchemy.conftest import Base, Order, Shop, ShopAt
+from tests.contrib.sqlalchemy.conftest import Shop, ShopAt
 from tests.support.eventually import eventually
+from tests.support.order_tables import Base, Order
 from tests.support.postgres import Postgres
 
 
