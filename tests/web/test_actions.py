@@ -21,6 +21,7 @@ from bide.protocol.commands import worker as worker_commands
 from bide.queue.select import spread
 from bide.web import app
 from tests.support.serving import Page, Reply, serve
+from tests.support.workers import at_work, eventually
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 RANGE = {"from": "2030-01-01T00:00:00Z", "to": "2030-01-01T01:00:00Z"}
@@ -450,3 +451,37 @@ def test_a_form_that_cannot_be_meant_changes_nothing(
     assert reply.status == 400
     assert "That did not work" in reply.text
     assert mail.counts()._replace(now_us=0) == before
+
+
+def test_a_worker_is_paused_and_resumed(desk: Page, page: Page, mail: Queue) -> None:
+    with at_work(mail) as one:
+        eventually(lambda: mail.workers())
+        assert "pause-worker" in desk.get("/workers").text
+        assert "pause-worker" not in page.get("/workers").text
+        assert page.post(verb="pause-worker", worker=one.name).status == 403
+        reply = desk.post(verb="pause-worker", worker=one.name)
+        assert (reply.status, reply.headers["location"]) == (303, "/workers")
+        eventually(lambda: [worker.about.paused for worker in mail.workers()] == [True])
+        assert "resume-worker" in desk.get("/workers").text
+        assert desk.post(verb="resume-worker", worker=one.name).status == 303
+        eventually(lambda: [worker.about.paused for worker in mail.workers()] == [False])
+    gone = desk.post(verb="pause-worker", worker=one.name)
+    assert gone.status == 404
+    assert "may have stopped" in html.unescape(gone.text)
+
+
+def test_a_worker_of_hidden_queues_is_not_paused(one_url: str, mail: Queue) -> None:
+    """The dashboard of one queue must not hold up the jobs of another."""
+    with (
+        closing(Queue("post", url=one_url)) as post,
+        serve(app(url=one_url, queues=["mail"], local_role="operator")) as desk,
+        at_work(mail, post) as both,
+        at_work(post) as other,
+    ):
+        eventually(lambda: len(post.workers()) == 2)
+        mail.enqueue("shop:remind", delay=600)
+        refused = desk.post(verb="pause-worker", worker=both.name)
+        assert refused.status == 400
+        assert "also serves queues that are not shown here" in html.unescape(refused.text)
+        assert desk.post(verb="pause-worker", worker=other.name).status == 404
+        assert [worker.about.paused for worker in post.workers()] == [False, False]

@@ -15,7 +15,7 @@ import msgspec
 from bide.client import blocking
 from bide.client.url import resolve_prefix
 from bide.errors import UsageError
-from bide.model.ids import check_name
+from bide.model.ids import check_name, short_id
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.queues import MOST_DOING, WorkerInfo
 from bide.protocol.commands.schedules import Page, read_page
@@ -102,6 +102,26 @@ class Site(Reader):
         if self._only is None:
             return seen
         return [self._of_shown(one) for one in seen if self._only.intersection(one.about.queues)]
+
+    def pause_worker(self, name: str, paused: bool) -> None:
+        """Ask a worker to claim nothing, or to claim again.
+
+        Raises:
+            NotFound: no such worker lives, or it serves nothing that is shown.
+            UsageError: it also serves queues that are not shown.
+        """
+        seen = self.client.run(queue_commands.workers(self.everywhere))
+        served = {one.name: {*one.about.queues} for one in seen}.get(name)
+        if served is None or not (self._only is None or served & self._only):
+            raise NotFound(f"There is no worker {short_id(name)!r}; it may have stopped.")
+        if self._only is not None and served - self._only:
+            raise UsageError(
+                f"The worker {short_id(name)!r} also serves queues that are not shown here; use "
+                "`bide workers pause` or `resume`."
+            )
+        (word,) = self.client.run(queue_commands.worker_pause(self.everywhere, [name], paused))
+        if word == "gone":
+            raise NotFound(f"The worker {short_id(name)!r} has stopped already.")
 
     def _of_shown(self, worker: WorkerInfo) -> WorkerInfo:
         """A worker without what it does for queues that are not shown."""

@@ -1,4 +1,4 @@
-"""What an operator may change: a queue, a group, a schedule, a row of an outbox, or jobs.
+"""What an operator may change: a queue, a group, a worker, a schedule, a row of an outbox, or jobs.
 
 A form says the verb, and which jobs: by `id` in a queue `q`; by `from` and `to`, the range in which
 they are due; or by the filter of a list. Of a range or a filter, the answer is how many jobs that
@@ -270,6 +270,9 @@ async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> 
             return _to(request, "groups", q=queue)
         await site.client.run((job_commands.pause if is_pause else job_commands.resume)(keys))
         return _to(request, "queue", q=queue)
+    if word in ("pause-worker", "resume-worker"):
+        await site.pause_worker(params.text("worker"), verb == "pause")
+        return _to(request, "workers")
     if word == "configure-queue":
         return await _configure(site, request, params)
     if word == "configure-group":
