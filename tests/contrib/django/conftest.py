@@ -80,7 +80,7 @@ def here(
     """All queues are on the tests' server; those of a shop say so themselves."""
     from bide.client import config
 
-    if "shop" in request.fixturenames:
+    if {"shop", "tmp_server"} & {*request.fixturenames}:
         monkeypatch.setenv("BIDE_URL", one_url)
         yield one_url
         return
