@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bide.client.pubsub import Woken
 from bide.errors import ServerUnavailable
 from bide.logs import JOB_FIELDS
 from bide.model.job import Claimed
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands.worker import Claim, Lost, Settle
 from bide.protocol.keys import keys_of
-from bide.worker.loop import SharedListener, WorkerLoop, _QueueCalls
+from bide.worker.loop import WorkerLoop, _QueueCalls
 from bide.worker.queue_state import PollingOrder, QueueState
 from bide.worker.running_job import RunningJob
 
@@ -134,103 +133,13 @@ async def test_a_claim_that_has_waited_may_come_when_a_queue_that_comes_first_ha
 async def test_without_its_reply_the_message_calls_for_a_claim(
     loop: WorkerLoop, state: QueueState, slots: Slots
 ) -> None:
-    for reply in (None, REPLY._replace(stale=True, jobs=[])):
+    for reply in (None, REPLY._replace(stale=True)):
         state.claim(5, 0)
         state.claimed(REPLY._replace(jobs=[], until_us=10), time.monotonic(), time.monotonic())
         assert not state.check
         loop._on_woken(state, "-", reply)
         assert slots.accepted == []
         assert state.check
-
-
-class Overtaken(Gone):
-    """While a claim is under way, the reply to one that has waited comes first."""
-
-    def __init__(self, reply: Claim, meanwhile: Claim) -> None:
-        self.reply = reply
-        self.meanwhile = meanwhile
-        self.answered = 0.0
-        self.loop: WorkerLoop | None = None
-
-    async def attempt_many(self, commands: list[Any]) -> list[Any]:
-        assert self.loop
-        (state,) = self.loop._queue_states
-        self.loop._on_woken(state, "-", self.meanwhile)
-        self.answered = time.monotonic()
-        return [self.reply]
-
-
-@pytest.mark.parametrize(("capacity", "alone"), [(1, False), (5, True)])
-async def test_a_claim_under_way_counts_when_one_that_has_waited_is_answered(
-    state: QueueState, capacity: int, alone: bool
-) -> None:
-    """Both may bring jobs: more than there are slots, or one that must run alone."""
-    other = replace(JOB, id="b")
-    client = Overtaken(REPLY._replace(jobs=[other]), REPLY._replace(alone=alone))
-    client.loop = loop = WorkerLoop(client, [state], PollingOrder(), burst=False)  # type: ignore[arg-type]
-    loop._executor = slots = Slots(capacity=capacity)  # type: ignore[assignment]
-    state.claim(1, 0)
-    await loop._exchange([_QueueCalls(0, state, [], [], 1, False, 0)])
-    assert slots.accepted == [other]
-    assert released(state) == ["a"]
-
-
-class Unheard:
-    """A listener that hears nothing."""
-
-    def listen(self, wanted: bool) -> None:
-        """Do nothing."""
-
-
-async def test_a_repeat_is_for_no_jobs_and_needs_no_slot(
-    loop: WorkerLoop, state: QueueState, slots: Slots
-) -> None:
-    """What it brings after all must not run beside others if it is a suspect."""
-    state.waiting_claim(1, 0)
-    state.lose_waiting_claim()
-    slots.busy = slots.capacity
-    loop._listeners = [Unheard()]  # type: ignore[list-item]
-    (part,) = loop._plan()
-    assert part.is_repeat
-    slots.busy = 1
-    replies = part.read(iter([REPLY._replace(alone=True)]))
-    loop._read(part, replies, time.monotonic(), time.monotonic())
-    assert slots.accepted == []
-    assert released(state) == ["a"]
-
-
-async def test_an_error_in_a_listener_ends_the_worker(state: QueueState) -> None:
-    """It would otherwise be deaf, and hold what the claim has taken."""
-
-    class Call:
-        has_command = False
-
-        async def wait(self, command: bytes) -> Woken:
-            return Woken("-", None)
-
-        async def drop(self) -> None:
-            """Nothing is open."""
-
-    class Client:
-        def wake_call(self, key: str) -> Call:
-            return Call()
-
-        def packed(self, command: Any) -> bytes:
-            return b""
-
-    ended = asyncio.Event()
-
-    def heard(state: QueueState, caller: str | None, reply: Claim | None) -> None:
-        if caller is not None:
-            raise ValueError("a bug")
-        ended.set()
-
-    listener = SharedListener(Client(), state, lambda _: None, heard)  # type: ignore[arg-type]
-    listener.listen(True)
-    await ended.wait()
-    with pytest.raises(ValueError, match="a bug"):
-        listener.raise_error()
-    await listener.stop()
 
 
 async def test_half_the_slots_are_claimed_at_a_time(loop: WorkerLoop) -> None:

@@ -174,48 +174,6 @@ def test_its_reply_does_not_move_the_clock(state: QueueState) -> None:
     assert ran == pytest.approx(arrived - 2, abs=0.5)
 
 
-@pytest.mark.parametrize("is_older", ["claim", "waiting"])
-def test_an_older_reply_may_come_after_a_newer_one(state: QueueState, is_older: str) -> None:
-    """Then the worker claims again: the older one may have missed a job."""
-    quiet(state)
-    state.waiting_claim(1, 0)
-    state.claim(1, 0)
-    us = EMPTY.now_us
-    older = EMPTY._replace(now_us=us + 1_000_000, until_us=us + 6_000_000)
-    newer = EMPTY._replace(now_us=us + 1_100_000, until_us=us + 1_200_000)
-    now = time.monotonic()
-    if is_older == "claim":
-        state.waiting_claimed("-", newer, now)
-        assert not state.check
-        state.claimed(older, now, now)
-    else:
-        state.claimed(newer, now, now)
-        assert not state.check
-        state.waiting_claimed(None, older, now)
-    assert state.check
-
-
-def test_one_that_a_busy_worker_has_sent_leaves_suspects_behind(state: QueueState) -> None:
-    quiet(state)
-    state.waiting_claim(1, 1)
-    state.waiting_claimed("-", EMPTY, time.monotonic(), busy=1)
-    assert not state.check
-    state.waiting_claim(1, 1)
-    state.waiting_claimed("-", EMPTY, time.monotonic(), busy=0)
-    assert state.check
-
-
-def test_each_run_of_a_worker_has_numbers_of_its_own() -> None:
-    """The server remembers the last number, and an older one would be stale."""
-    first, second = (QueueState(keys_of("mail"), "me", 10_000_000, run=run) for run in (0, 1))
-    numbers = [state.waiting_claim(1, 0).args[1] for state in (first, second)]
-    assert isinstance(numbers[0], int)
-    assert isinstance(numbers[1], int)
-    assert numbers[0] + 10**9 < numbers[1]
-    second.waiting_claimed("-", EMPTY._replace(stale=True), time.monotonic())
-    assert second.waiting_claim(1, 0).args[1] == numbers[1] + 1
-
-
 # -- outcomes
 
 

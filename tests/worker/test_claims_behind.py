@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from bide.protocol.keys import keys_of
 from tests.support import jobs
 from tests.support.invariants import assert_legal
 from tests.support.proxy import Proxy
-from tests.support.workers import at_work, eventually, worker
+from tests.support.workers import at_work, eventually
 
 
 @pytest.fixture
@@ -148,45 +146,3 @@ def test_a_claim_is_sent_behind_a_call_that_blocks_already(
         assert job.wait(60) == 2
         idle(calls)
     assert job.refresh().attempt == 1
-
-
-def test_a_worker_that_runs_again_has_them_too(
-    proxy: Proxy, through: Queue, producer: Queue, calls: list[WakeCall]
-) -> None:
-    one = worker(through)
-    for n in range(2):
-        thread = threading.Thread(target=one.run)
-        thread.start()
-        idle(calls)
-        assert producer.enqueue(jobs.add, n).wait(60) == n
-        idle(calls)
-        assert through.counts().waiting == 0, "and so the proxy has delivered the claim"
-        proxy.swallow("requests")
-        producer.enqueue(jobs.note_start)
-        jobs.wait_seen(n + 1)
-        proxy.hear()
-        proxy.reset()
-        one.stop()
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-def test_a_lost_one_is_repeated_though_no_slot_is_free(
-    proxy: Proxy, producer: Queue, calls: list[WakeCall]
-) -> None:
-    """The job must not wait until its lease ends."""
-    with (
-        closing(Queue("mail", url=proxy.url)) as mail,
-        closing(Queue("second", url=proxy.url)) as second,
-        closing(Queue("second", url=producer.url)) as near,
-        at_work(mail, second, concurrency=1),
-    ):
-        idle(calls, 2)
-        proxy.lose_reply_with(b"add")
-        job = producer.enqueue(jobs.add, 1)
-        blocking = near.enqueue(jobs.wait_thread)
-        eventually(lambda: blocking.refresh().status is State.ACTIVE)
-        with at_work(producer, name="other"):
-            assert job.wait(60) == 1
-        assert blocking.wait(60) == "waited"
-    assert job.refresh().attempts == (), "its lease has not ended"

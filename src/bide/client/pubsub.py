@@ -436,12 +436,12 @@ class WakeCall:
             redis.RedisError, OSError, RuntimeError, BideError: the connection broke, or the node
                 refused the call. The command behind it, if `has_command`, may have run.
         """
-        self.has_command = False
         try:
             if self._connection is None:
                 async with asyncio.timeout(REPLY_TIMEOUT):
-                    self._connection = await self._make_connection()
-                    await self._connection.connect()
+                    connection = await self._make_connection()
+                    await connection.connect()
+                    self._connection = connection
             words: tuple[Any, ...] = ("BLPOP", self._key, str(WAKE_WAIT))
             packed = hiredis.pack_command(words) + command
             self.has_command = bool(command)

@@ -81,12 +81,6 @@ class SharedListener:
             self._wanted.set()
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._listen())
-                self._task.add_done_callback(lambda _: self._heard(self._queue_state, None, None))
-
-    def raise_error(self) -> None:
-        """Raise the error that has ended the task, if there is one: it is a bug."""
-        if self._task is not None and self._task.done():
-            self._task.result()
 
     async def send_claim(self) -> None:
         """Send a claim behind a call that blocks already, if one may wait and none does."""
@@ -109,6 +103,8 @@ class SharedListener:
             reply: Claim | None = None
             try:
                 woken = await self._call.wait(self._pack(claim) if claim else b"")
+                if woken.reply is not None:
+                    reply = read_claim(woken.reply)
             except BaseException as error:
                 if self._call.has_command:
                     self._queue_state.lose_waiting_claim()
@@ -116,12 +112,9 @@ class SharedListener:
                     raise
                 # Claims meet the same error and report it. Here only wake-up messages are lost; one
                 # may have been on its way.
-                self._heard(self._queue_state, None, None)
                 await asyncio.sleep(JITTER.uniform(0.1, 1.0))
                 self._heard(self._queue_state, "-", None)
                 continue
-            if woken.reply is not None:
-                reply = read_claim(woken.reply)
             self._heard(self._queue_state, woken.sender, reply)
             await asyncio.sleep(0)  # a job that has come starts before the next call is sent
 
@@ -244,8 +237,6 @@ class WorkerLoop:
         self._no_shares = [0] * len(queue_states)
         self._burst = burst
         self._alone = False
-        self._asked = 0
-        """How many jobs the claims that are under way ask for."""
         self._drain_until = 0.0
         self._is_cold = False
         self._wakeup = asyncio.Event()
@@ -305,8 +296,6 @@ class WorkerLoop:
         ]
         try:
             while True:
-                for listener in self._listeners:
-                    listener.raise_error()
                 if self.stopping or self.paused:
                     await self._stop_listening()
                 if self._finished():
@@ -434,8 +423,6 @@ class WorkerLoop:
         without a reply is repeated, even while stopping: it may have taken jobs, which then run
         here or are released.
         """
-        if queue_state.is_waiting_claim_lost:  # its repeat is for no jobs
-            return True
         if queue_state.unanswered and (free or self.stopping):
             return True
         return queue_state.is_woken or queue_state.is_timekeeper_due(now)
@@ -469,7 +456,6 @@ class WorkerLoop:
         for part in parts:
             commands += part.commands(self._executor.busy, self._burst)
         sent = time.monotonic()
-        self._asked = sum(part.claim_for or 0 for part in parts if not part.is_repeat)
         self._limit = asyncio.timeout(_LAST_ROUND_TRIP if self.aborted else None)
         try:
             async with self._limit:
@@ -478,13 +464,11 @@ class WorkerLoop:
             for part in parts:
                 part.queue_state.put_back(part.settles)
                 self._back_off(part.queue_state, error)
-            self._asked = 0
             return
         arrived = self._client.answered
         left = iter(replies)
         for part in parts:
             self._read(part, part.read(left), sent, arrived)
-        self._asked = 0
 
     def _read(self, part: _QueueCalls, replies: _QueueReplies, sent: float, arrived: float) -> None:
         queue_state, settles = part.queue_state, part.settles
@@ -504,30 +488,22 @@ class WorkerLoop:
         if isinstance(replies.claim, Claim):
             claim = replies.claim
             self.polled = arrived
+            self._polling_order.note_taken(part.place, len(claim.jobs))
             if part.is_repeat:
-                self._take_waiting(queue_state, None, claim, arrived)
+                ran = queue_state.waiting_claimed(None, claim, arrived)
+                self._accept(queue_state, claim, ran, arrived)
             else:
-                self._polling_order.note_taken(part.place, len(claim.jobs))
                 if isinstance(replies.server_us, int):
                     claim = claim._replace(read_us=max(claim.now_us, replies.server_us))
                 self._take(queue_state, claim, sent, arrived)
-                if claim.stale:
-                    failed = ServerRefused("The server has seen a later claim of this worker.")
+            if claim.stale:
+                failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:
             self._back_off(queue_state, failed)
 
     def _take(self, queue_state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
         queue_state.claimed(reply, sent, arrived)
         self._accept(queue_state, reply, sent, arrived)
-
-    def _take_waiting(
-        self, queue_state: QueueState, caller: str | None, reply: Claim, arrived: float
-    ) -> None:
-        """Process the reply to a claim that has waited behind a blocking call."""
-        ran = queue_state.waiting_claimed(caller, reply, arrived, self._executor.busy)
-        if self._accept(queue_state, reply, ran, arrived, has_waited=True):
-            place = self._queue_states.index(queue_state)
-            self._polling_order.note_taken(place, len(reply.jobs))
 
     def _accept(
         self,
@@ -537,8 +513,8 @@ class WorkerLoop:
         arrived: float,
         *,
         has_waited: bool = False,
-    ) -> bool:
-        """Submit claimed jobs to the executor, or return them; return whether they are accepted."""
+    ) -> None:
+        """Submit claimed jobs to the executor, or return them."""
         if reply.post:
             self._relay.submit(queue_state.keys)
         self._refills.send(queue_state.keys, reply.thin)
@@ -552,25 +528,22 @@ class WorkerLoop:
         is_beyond = has_waited and self._is_beyond(queue_state, reply)
         if self.stopping or self.paused or is_late or is_beyond:
             self._executor.decline(queue_state, reply.jobs, sent)
-            return False
+            return
         self._alone = self._alone or reply.alone
         self._executor.submit(queue_state, reply, sent, arrived, at_once=has_waited)
-        return True
 
     def _is_beyond(self, queue_state: QueueState, reply: Claim) -> bool:
         """Whether a claim that has waited took what this worker must not run now.
 
-        Since the claim was sent, other claims may have filled the slots, or are under way to do so,
-        and jobs of a queue that comes first may have become due.
+        Since the claim was sent, other claims may have filled the slots, and jobs of a queue that
+        comes first may have become due.
         """
-        executor = self._executor
-        room = min(self._free(), executor.free_slots + executor.ahead) - self._asked
-        if len(reply.jobs) > room or (reply.alone and (executor.busy or self._asked)):
-            return True
-        if type(self._polling_order) is not PollingOrder:
-            return False
         earlier = self._queue_states[: self._queue_states.index(queue_state)]
-        return any(other.check and not other.resting for other in earlier)
+        return (
+            len(reply.jobs) > self._free()
+            or (reply.alone and self._executor.busy > 0)
+            or any(other.check and not other.resting for other in earlier)
+        )
 
     def _note_verdicts(
         self, queue_state: QueueState, settles: Sequence[Settle], verdicts: Sequence[Verdict]
@@ -666,10 +639,13 @@ class WorkerLoop:
 
     def _on_woken(self, queue_state: QueueState, caller: str | None, reply: Claim | None) -> None:
         """Handle the end of a blocking call: a message, and the reply to the claim behind it."""
-        if reply is not None:
+        if reply is not None and not reply.stale:
             self.polled = arrived = time.monotonic()
-            self._take_waiting(queue_state, caller, reply, arrived)
-        if caller is not None and (reply is None or reply.stale):
+            ran = queue_state.waiting_claimed(caller, reply, arrived)
+            place = self._queue_states.index(queue_state)
+            self._polling_order.note_taken(place, len(reply.jobs))
+            self._accept(queue_state, reply, ran, arrived, has_waited=True)
+        elif caller is not None:
             queue_state.on_wakeup(caller)
         self._wakeup.set()
 

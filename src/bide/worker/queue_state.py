@@ -184,10 +184,6 @@ Reasons that alternate would otherwise fill the log."""
 _TRY_EVERY: Final = 1.0
 """Seconds between claims for jobs of unknown tasks, while this worker lacks a task."""
 
-_NUMBERS: Final = 10**12
-"""Numbers of claims behind blocking calls that each run of a worker has. The server remembers the
-last one after the worker has stopped."""
-
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -202,9 +198,7 @@ class QueueState:
         keyring: Keyring | None = None,
         metrics: WorkerMetrics | None = None,
         lifo: bool = False,
-        run: int = 0,
     ) -> None:
-        """Set up; `run` is how often a worker of this name has run before."""
         self.keys = keys
         self._flags = "n" if lifo else ""
         self.seal: Final = Seal(keyring, keys)
@@ -250,13 +244,11 @@ class QueueState:
         self._lease_us = lease_us
         self.lease: Final = lease_us / 1e6
         self._session = ClaimSession(worker)
-        self._waiting = ClaimSession(worker, 1 + run * _NUMBERS)
-        self._waiting_busy = 0
+        self._waiting = ClaimSession(worker)
         self._is_waiting_claim_lost = False
         self._window = AheadWindow()
         self._ahead_us = 0
         self.clock = (0, 0.0)
-        self._replied_us = 0  # the server's time of the latest reply to a claim
         self._woken_since_claim = False  # a wake-up message came after the claim was built
 
     @property
@@ -361,7 +353,7 @@ class QueueState:
 
     def waiting_claim(self, count: int, busy: int) -> Command[Claim]:
         """Return the claim that waits behind the blocking call; repeated, if its reply was lost."""
-        flags, self._waiting_busy = f"{self._flags}w", busy
+        flags = f"{self._flags}w"
         return self._waiting.claim(self.keys, count, self._lease_us, busy, 2, flags)
 
     @property
@@ -373,16 +365,13 @@ class QueueState:
         """Note that the reply to such a claim was lost: it may have taken a job."""
         self._is_waiting_claim_lost = True
 
-    def waiting_claimed(
-        self, caller: str | None, reply: Claim, arrived: float, busy: int = 0
-    ) -> float:
+    def waiting_claimed(self, caller: str | None, reply: Claim, arrived: float) -> float:
         """Process the reply to such a claim, and the wake-up message; return when it ran.
 
-        `arrived`, and the returned time, are those of `time.monotonic()`; `busy` is the number of
-        jobs that the worker holds now.
+        `arrived`, and the returned time, are those of `time.monotonic()`.
         """
         self._is_waiting_claim_lost = False
-        if caller is not None and not reply.stale:
+        if caller is not None:
             self._session.is_news(caller)
         known_us, claimed_at = self.clock
         ran = min(arrived, claimed_at + (reply.now_us - known_us) / 1e6)
@@ -392,8 +381,6 @@ class QueueState:
             self._session.is_timekeeper = self._waiting.is_timekeeper
             self._ahead_us = 0
             self._note_claim(reply, arrived)
-            # The server leaves a suspect to a worker that holds no job.
-            self.check = self.check or (self._waiting_busy > 0 and not busy)
         return ran
 
     def note_task(self, *, served: bool) -> None:
@@ -430,9 +417,7 @@ class QueueState:
         if self.metrics is not None:
             self.metrics.note_claim(reply)
         self.limited = reply.limited
-        # The reply to an older claim can come after that to a newer one, over another connection.
-        is_overtaken, self._replied_us = reply.now_us < self._replied_us, reply.now_us
-        self.check = not reply.until_us or reply.more or self._woken_since_claim or is_overtaken
+        self.check = not reply.until_us or reply.more or self._woken_since_claim
         self.exact = reply.until_us == reply.deadline_us
         # What this claim has not taken ahead, the next one does not take ahead either.
         is_ahead = reply.soon and reply.deadline_us - reply.now_us > self._ahead_us

@@ -190,7 +190,6 @@ class Worker:
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
-        self._runs = 0
         self.queues: Final = [*dict.fromkeys(q if isinstance(q, str) else q.name for q in given)]
         self.concurrency: Final = limits.concurrency
         self.executor: Final[ExecutorKind] = limits.executor
@@ -332,11 +331,9 @@ class Worker:
                 self._keyring,
                 metrics_of(keys, self.metrics),
                 is_lifo(keys, client.url),
-                self._runs,
             )
             for keys in self._keys
         ]
-        self._runs += 1
         self._loop = loop = WorkerLoop(client, queue_states, self._polling_order, burst)
         self._executor = executor = make_executor(
             self.name,

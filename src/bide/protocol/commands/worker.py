@@ -350,8 +350,7 @@ Kind = Literal["claim", "pop"]
 class ClaimSession:
     """A consumer and its latest call: a worker at one queue, or one taker of data."""
 
-    def __init__(self, consumer: str, first: int = 1) -> None:
-        """Set up; `first` is the number of the first call."""
+    def __init__(self, consumer: str) -> None:
         self.consumer: Final = consumer
         self.pid: Final = os.getpid()
         """The process of the session. A forked child must not use it: both would get the same."""
@@ -361,7 +360,7 @@ class ClaimSession:
         """Whether the server relies on this consumer to claim again at the next due time."""
         self.until = 0.0
         """When to claim without a wake-up message (`time.monotonic()`); 0 if not set."""
-        self._seq = first
+        self._seq = 1
         self._echoed = False
 
     def claim(
