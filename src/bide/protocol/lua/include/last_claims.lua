@@ -29,8 +29,7 @@ function last_claims.repeated(worker, seq, holder)
   for id in string.gmatch(ids, '%S+') do
     local line = redis.call('HGET', run, id)
     local rec = run_record.parse(line)
-    -- It has started later than the claim if it was claimed ahead.
-    local is_mine = rec and rec.worker == (holder or worker) and rec.started >= then_us
+    local is_mine = rec and rec.worker == (holder or worker) and rec.started >= then_us -- later: claimed ahead
     found[#found + 1] = {id = id, line = line, rec = is_mine and rec}
   end
   return found
