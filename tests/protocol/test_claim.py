@@ -204,21 +204,16 @@ def test_expired_leases_are_reclaimed_in_a_paused_queue_as_well(q: Probe) -> Non
     assert q.where("a") == "due"
 
 
-def test_claims_that_have_waited_have_their_own_numbers(q: Probe) -> None:
-    """Claims that the worker makes meanwhile have no effect on them."""
-    q.claim("w1", seq=7)
+def test_a_claim_that_has_waited_is_void_after_another(q: Probe) -> None:
+    """It leaves the worker's place among the timekeepers as it is."""
+    q.add("later", when=f"+{SECOND}")
+    q.claim("w1", seq=1)
+    kept = q.raw.zrange(q.keys["keep"], 0, -1, withscores=True)
+    assert kept
     q.add("due")
-    (job,) = q.claim("w1", seq=1, flags="w").jobs
+    for seq in (0, 1):
+        assert q.claim("w1", seq=seq, flags="ew").stale
+    assert q.raw.zrange(q.keys["keep"], 0, -1, withscores=True) == kept
+    (job,) = q.claim("w1", seq=2, flags="ew").jobs
     assert job.id == "due"
-    q.claim("w1", seq=8)
-    q.add("next")
-    repeated = q.claim("w1", count=0, seq=1, flags="w")
-    assert [job.id for job in repeated.jobs] == ["due"], "a repeat tells what it took"
-    assert q.claim("w1", seq=0, flags="w").stale
-
-
-def test_one_that_comes_after_its_worker_has_left_takes_nothing(q: Probe) -> None:
-    q.claim("w1", count=0, seq=1, flags="w")
-    q.run(worker_commands.worker_leave(q.keys, "w1"))
-    q.add("due")
-    assert q.claim("w1", seq=1, flags="w").jobs == []
+    assert [job.id for job in q.claim("w1", seq=2).jobs] == ["due"], "a repeat tells what it took"

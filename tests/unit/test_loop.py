@@ -111,35 +111,20 @@ async def test_a_claim_that_has_waited_may_come_when_the_slots_are_taken(
 ) -> None:
     state.claimed(REPLY._replace(jobs=[]), time.monotonic(), time.monotonic())
     slots.busy = busy
-    loop._on_woken(state, "-", REPLY._replace(alone=alone))
+    loop._on_woken(state, "-", REPLY._replace(alone=alone), state.number)
     assert len(slots.accepted) == accepted
     assert len(released(state)) == 1 - accepted
 
 
-async def test_a_claim_that_has_waited_may_come_when_a_queue_that_comes_first_has_jobs() -> None:
-    first, second = (QueueState(keys_of(name), "w1", 10_000_000) for name in ("mail", "post"))
-    loop = WorkerLoop(Gone(), [first, second], PollingOrder(), burst=False)  # type: ignore[arg-type]
-    loop._executor = slots = Slots()  # type: ignore[assignment]
-    for state in (first, second):
-        state.claimed(REPLY._replace(until_us=10, jobs=[]), time.monotonic(), time.monotonic())
-    loop._on_woken(second, "-", REPLY)
-    assert len(slots.accepted) == 1
-    first.on_wakeup("-")
-    loop._on_woken(second, "-", REPLY)
-    assert len(slots.accepted) == 1
-    assert released(second) == ["a"]
-
-
-async def test_without_its_reply_the_message_calls_for_a_claim(
-    loop: WorkerLoop, state: QueueState, slots: Slots
+@pytest.mark.parametrize(("stale", "number"), [(True, 2), (False, 1)])
+async def test_if_another_claim_came_first_the_message_calls_for_one(
+    loop: WorkerLoop, state: QueueState, slots: Slots, stale: bool, number: int
 ) -> None:
-    for reply in (None, REPLY._replace(stale=True)):
-        state.claim(5, 0)
-        state.claimed(REPLY._replace(jobs=[], until_us=10), time.monotonic(), time.monotonic())
-        assert not state.check
-        loop._on_woken(state, "-", reply)
-        assert slots.accepted == []
-        assert state.check
+    state.claimed(REPLY._replace(jobs=[], until_us=10), time.monotonic(), time.monotonic())
+    assert (state.number, state.check) == (2, False)
+    loop._on_woken(state, "-", REPLY._replace(stale=stale), number)
+    assert slots.accepted == []
+    assert state.check
 
 
 async def test_half_the_slots_are_claimed_at_a_time(loop: WorkerLoop) -> None:
@@ -190,7 +175,7 @@ async def test_outcomes_are_kept_until_the_server_has_them(
 ) -> None:
     first, second = (Settle(id, 1, "complete") for id in "ab")
     state.settles.append(second)
-    await loop._exchange([_QueueCalls(0, state, [], [first], None, False, 0)])
+    await loop._exchange([_QueueCalls(0, state, state.number, [], [first], None, 0)])
     assert list(state.settles) == [first, second]
     assert state.resting
 
@@ -206,7 +191,7 @@ async def test_a_burst_looks_once_more_behind_what_it_settled(
     state.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
-    part = _QueueCalls(0, state, [], [Settle("a", 1, "complete")], claimed, False, 0)
+    part = _QueueCalls(0, state, state.number, [], [Settle("a", 1, "complete")], claimed, 0)
     loop._read(part, part.read(iter(replies)), time.monotonic(), time.monotonic())
     assert state.check == bool(looks)
 

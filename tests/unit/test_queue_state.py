@@ -133,45 +133,43 @@ def quiet(state: QueueState) -> None:
     """The queue is empty, and the next claim is far off."""
     state.claim(5, 0)
     state.claimed(EMPTY, time.monotonic(), time.monotonic())
+    state.claim_at = time.monotonic() + 5
 
 
 def test_only_a_quiet_queue_has_one(state: QueueState) -> None:
-    assert not state.can_wait(), "it has not been looked at"
+    assert not state.can_claim_behind(time.monotonic()), "it has not been looked at"
     quiet(state)
-    assert state.can_wait()
+    assert state.can_claim_behind(time.monotonic())
+    assert not state.can_claim_behind(state.claim_at - 0.05), "the next claim comes first"
     state.failures = 1
-    assert not state.can_wait()
+    assert not state.can_claim_behind(time.monotonic())
 
 
 def test_none_after_its_own_message(state: QueueState) -> None:
     """The claim would send the message again, to itself, for ever."""
     quiet(state)
-    state.waiting_claimed("me", EMPTY, time.monotonic())
-    assert not state.can_wait()
-    state.waiting_claimed("-", EMPTY, time.monotonic())
-    assert state.can_wait()
+    state.note_sender("me")
+    assert not state.can_claim_behind(time.monotonic())
+    state.note_sender("-")
+    assert state.can_claim_behind(time.monotonic())
 
 
 def test_one_whose_reply_is_lost_is_repeated(state: QueueState) -> None:
     quiet(state)
-    number = state.waiting_claim(2, 0).args[1]
-    state.lose_waiting_claim()
+    number = state.number
+    state.doubt_claim(number - 1)
+    assert not state.unanswered, "a later claim has been answered"
+    state.doubt_claim(number)
     assert state.unanswered
-    assert not state.can_wait()
-    assert state.waiting_claim(0, 0).args[1] == number
-    state.waiting_claimed(None, EMPTY, time.monotonic())
-    assert not state.unanswered
-    assert state.waiting_claim(2, 0).args[1] == number + 1
+    assert state.claim(0, 0).args[1] == number
 
 
 def test_its_reply_does_not_move_the_clock(state: QueueState) -> None:
     """Nobody knows when it was sent."""
     quiet(state)
     clock = state.clock
-    arrived = time.monotonic() + 3
-    ran = state.waiting_claimed("-", EMPTY._replace(now_us=EMPTY.now_us + 1_000_000), arrived)
+    state.claimed(EMPTY, 0.0, time.monotonic(), has_waited=True)
     assert state.clock == clock
-    assert ran == pytest.approx(arrived - 2, abs=0.5)
 
 
 # -- outcomes

@@ -49,7 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[WakeCall]:
 
 def waiting(calls: list[WakeCall]) -> int:
     """How many claims wait behind these calls."""
-    return sum(call._is_blocked and call.has_command for call in calls)
+    return sum(call._behind for call in calls if call._is_blocked)
 
 
 def idle(calls: list[WakeCall], count: int = 1) -> None:
@@ -137,10 +137,10 @@ def test_a_worker_without_a_free_slot_leaves_the_job_to_another(
 def test_a_claim_is_sent_behind_a_call_that_blocks_already(
     queue: Queue, calls: list[WakeCall]
 ) -> None:
-    """The slot is free only after the job has ended."""
-    with at_work(queue, concurrency=1):
+    """While a delayed job is about to be due, no claim waits."""
+    with at_work(queue):
         idle(calls)
-        assert queue.enqueue(jobs.add, 1).wait(60) == 1
+        assert queue.enqueue(jobs.add, 1, delay="80ms").wait(60) == 1
         idle(calls)
         job = queue.enqueue(jobs.add, 2)
         assert job.wait(60) == 2

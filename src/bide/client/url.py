@@ -155,7 +155,7 @@ REPLY_TIMEOUT: Final = 5.0
 GOODBYE: Final = 1.0
 """Seconds for the goodbye to the server, which may be lost."""
 
-WAKE_WAIT: Final = 20
+WAKE_WAIT: Final = 10
 """Seconds per blocking call for a wake-up message, so that a broken connection is noticed."""
 
 RECONNECT_PAUSE: Final = 0.2

@@ -51,22 +51,22 @@ from bide.worker.running_job import RunningJob
 
 
 class SharedListener:
-    """Listens on the wake list of one queue, and has a claim wait behind the blocking call."""
+    """Listens on the wake list of one queue, and has the next claim wait behind the call."""
 
     def __init__(
         self,
         client: aio.AsyncClient,
         queue_state: QueueState,
-        waiting_claim: Callable[[QueueState], Command[Claim] | None],
-        heard: Callable[[QueueState, str | None, Claim | None], None],
+        next_claim: Callable[[QueueState], Command[Claim] | None],
+        heard: Callable[[QueueState, str | None, Claim | None, int], None],
     ) -> None:
         """Set up.
 
-        `waiting_claim` returns the claim that may wait now, if any. `heard` is called with the name
-        of the sender of a wake-up message, and with the reply to such a claim.
+        `next_claim` returns the claim that may wait now, if any. `heard` is called with the name of
+        the sender of a wake-up message, with the reply to a claim, and with that claim's number.
         """
         self._queue_state = queue_state
-        self._waiting_claim = waiting_claim
+        self._next_claim = next_claim
         self._heard = heard
         self._call = client.wake_call(queue_state.keys["wake"])
         self._pack = client.packed
@@ -82,10 +82,11 @@ class SharedListener:
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._listen())
 
-    async def send_claim(self) -> None:
-        """Send a claim behind a call that blocks already, if one may wait and none does."""
-        if self._call.has_room and (claim := self._waiting_claim(self._queue_state)):
-            await self._call.send(self._pack(claim))
+    async def claim(self) -> None:
+        """Send the next claim, unless it waits already or must not."""
+        number = self._queue_state.number
+        if self._call.has_room(number) and (claim := self._next_claim(self._queue_state)):
+            await self._call.add(self._pack(claim), number)
 
     async def stop(self) -> None:
         """Stop immediately. A wake-up message that arrives now is lost, as any of them may be."""
@@ -99,23 +100,24 @@ class SharedListener:
     async def _listen(self) -> None:
         while True:
             await self._wanted.wait()
-            claim = self._waiting_claim(self._queue_state)
+            claim = self._next_claim(self._queue_state)
+            packed = self._pack(claim) if claim else b""
             reply: Claim | None = None
             try:
-                woken = await self._call.wait(self._pack(claim) if claim else b"")
+                woken = await self._call.wait(packed, self._queue_state.number if claim else 0)
                 if woken.reply is not None:
                     reply = read_claim(woken.reply)
-            except BaseException as error:
-                if self._call.has_command:
-                    self._queue_state.lose_waiting_claim()
-                if not isinstance(error, Exception):
-                    raise
+            except asyncio.CancelledError:
+                self._queue_state.doubt_claim(self._call.tag)
+                raise
+            except Exception:
                 # Claims meet the same error and report it. Here only wake-up messages are lost; one
                 # may have been on its way.
+                self._queue_state.doubt_claim(self._call.tag)
                 await asyncio.sleep(JITTER.uniform(0.1, 1.0))
-                self._heard(self._queue_state, "-", None)
+                self._heard(self._queue_state, "-", None, 0)
                 continue
-            self._heard(self._queue_state, woken.sender, reply)
+            self._heard(self._queue_state, woken.sender, reply, woken.tag)
             await asyncio.sleep(0)  # a job that has come starts before the next call is sent
 
 
@@ -156,10 +158,6 @@ A suspect is a job whose worker has died under it: it must run without other job
 _LAST_TRIES: Final = 3
 """How often a stopping worker that holds no job repeats a claim without a reply."""
 
-_WAITING: Final = 2
-"""Jobs that a claim behind a blocking call takes at most. If it leaves free slots, its reply has
-the next deadline, so no other claim must follow."""
-
 _SILENCE: Final = 0.02
 _WARM_UP: Final = 0.0012
 """Seconds: after so much silence, a ping is sent `_WARM_UP` before a deadline."""
@@ -171,13 +169,13 @@ class _QueueCalls(NamedTuple):
     place: int
     """The index of the queue in the worker's list."""
     queue_state: QueueState
+    number: int
+    """The number of the claim."""
     notes: list[Command[None]]
     """Sent first, so that all notes of a job are stored before its end is announced."""
     settles: list[Settle]
     claim_for: int | None
     """How many jobs to claim; None for no claim."""
-    is_repeat: bool
-    """Whether the claim repeats one that has waited behind a blocking call."""
     slots: int
     """How many of these jobs may be claimed ahead."""
 
@@ -186,9 +184,7 @@ class _QueueCalls(NamedTuple):
         commands: list[Command[Any]] = [*self.notes]
         if self.settles:
             commands.append(self.queue_state.settle(self.settles))
-        if self.claim_for is not None and self.is_repeat:
-            commands.append(self.queue_state.waiting_claim(0, busy))
-        elif self.claim_for is not None:
+        if self.claim_for is not None:
             commands.append(self.queue_state.claim(self.claim_for, busy, self.slots, burst))
             if self.slots:
                 commands.append(server_time(self.queue_state.keys))
@@ -291,7 +287,7 @@ class WorkerLoop:
         self._executor = executor
         self._alarm = make_alarm(asyncio.get_running_loop(), self.wake)
         self._listeners = [
-            SharedListener(self._client, queue_state, self._waiting_claim, self._on_woken)
+            SharedListener(self._client, queue_state, self._next_claim, self._on_woken)
             for queue_state in self._queue_states
         ]
         try:
@@ -367,11 +363,11 @@ class WorkerLoop:
             if settles or claim_for is not None or queue_state.notes.waiting:
                 notes = queue_state.take_notes()
                 # After an error a round trip carries no more than it must, so that it succeeds.
-                is_repeat = queue_state.is_waiting_claim_lost
-                ahead = 0 if queue_state.failures or is_repeat else min(share, slots)
+                ahead = 0 if queue_state.failures else min(share, slots)
                 slots -= ahead
+                number = queue_state.number
                 parts.append(
-                    _QueueCalls(place, queue_state, notes, settles, claim_for, is_repeat, ahead)
+                    _QueueCalls(place, queue_state, number, notes, settles, claim_for, ahead)
                 )
         return parts
 
@@ -440,15 +436,17 @@ class WorkerLoop:
         for listener in self._listeners:
             await listener.stop()
 
-    def _waiting_claim(self, queue_state: QueueState) -> Command[Claim] | None:
+    def _next_claim(self, queue_state: QueueState) -> Command[Claim] | None:
         """Return the claim that may wait behind the queue's blocking call, if any.
 
-        It takes few jobs, because other claims may fill the slots until it runs.
+        It takes its share of the slots that are free now. Other claims may fill these until then.
         """
         free = min(self._free(), self._executor.free_slots)
-        if self._burst or not free or not queue_state.can_wait():
+        if self._burst or not free or not queue_state.can_claim_behind(time.monotonic()):
             return None
-        return queue_state.waiting_claim(min(free, _WAITING), self._executor.busy)
+        half = -(-self._executor.capacity // 2)
+        count = max(1, min(free, half) // len(self._queue_states))
+        return queue_state.claim_behind(count, self._executor.busy)
 
     async def _exchange(self, parts: Sequence[_QueueCalls]) -> None:
         """Make one round trip with notes, outcomes and claims."""
@@ -485,27 +483,20 @@ class WorkerLoop:
                 self._note_verdicts(queue_state, settles, replies.verdicts)
                 if part.claim_for is None and self._burst:  # no wake-up messages
                     queue_state.check = True
-        if isinstance(replies.claim, Claim):
-            claim = replies.claim
+        # A claim behind a blocking call has the same number; only the first reply counts.
+        if isinstance(replies.claim, Claim) and part.number == queue_state.number:
             self.polled = arrived
-            self._polling_order.note_taken(part.place, len(claim.jobs))
-            if part.is_repeat:
-                ran = queue_state.waiting_claimed(None, claim, arrived)
-                self._accept(queue_state, claim, ran, arrived)
-            else:
-                if isinstance(replies.server_us, int):
-                    claim = claim._replace(read_us=max(claim.now_us, replies.server_us))
-                self._take(queue_state, claim, sent, arrived)
-            if claim.stale:
+            self._polling_order.note_taken(part.place, len(replies.claim.jobs))
+            claim = replies.claim
+            if isinstance(replies.server_us, int):
+                claim = claim._replace(read_us=max(claim.now_us, replies.server_us))
+            self._take(queue_state, claim, sent, arrived)
+            if replies.claim.stale:
                 failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:
             self._back_off(queue_state, failed)
 
-    def _take(self, queue_state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
-        queue_state.claimed(reply, sent, arrived)
-        self._accept(queue_state, reply, sent, arrived)
-
-    def _accept(
+    def _take(
         self,
         queue_state: QueueState,
         reply: Claim,
@@ -514,7 +505,7 @@ class WorkerLoop:
         *,
         has_waited: bool = False,
     ) -> None:
-        """Submit claimed jobs to the executor, or return them."""
+        queue_state.claimed(reply, sent, arrived, has_waited=has_waited)
         if reply.post:
             self._relay.submit(queue_state.keys)
         self._refills.send(queue_state.keys, reply.thin)
@@ -525,25 +516,15 @@ class WorkerLoop:
             asyncio.get_running_loop().call_later(_DRAIN, self.wake)
         # The process may have been paused for so long that the leases have passed to others.
         is_late = time.monotonic() - sent > queue_state.lease * 2 / 3
-        is_beyond = has_waited and self._is_beyond(queue_state, reply)
+        # Since such a claim was sent, other claims may have filled the slots.
+        is_beyond = has_waited and (
+            len(reply.jobs) > self._free() or (reply.alone and self._executor.busy > 0)
+        )
         if self.stopping or self.paused or is_late or is_beyond:
             self._executor.decline(queue_state, reply.jobs, sent)
             return
         self._alone = self._alone or reply.alone
         self._executor.submit(queue_state, reply, sent, arrived, at_once=has_waited)
-
-    def _is_beyond(self, queue_state: QueueState, reply: Claim) -> bool:
-        """Whether a claim that has waited took what this worker must not run now.
-
-        Since the claim was sent, other claims may have filled the slots, and jobs of a queue that
-        comes first may have become due.
-        """
-        earlier = self._queue_states[: self._queue_states.index(queue_state)]
-        return (
-            len(reply.jobs) > self._free()
-            or (reply.alone and self._executor.busy > 0)
-            or any(other.check and not other.resting for other in earlier)
-        )
 
     def _note_verdicts(
         self, queue_state: QueueState, settles: Sequence[Settle], verdicts: Sequence[Verdict]
@@ -602,7 +583,7 @@ class WorkerLoop:
         if self._finished():
             return
         for listener in self._listeners:
-            await listener.send_claim()
+            await listener.claim()
         empty = [s for s in self._queue_states if not s.resting and not s.check]
         if empty:
             await self._set_alarm(min(empty, key=lambda queue_state: queue_state.claim_at))
@@ -637,14 +618,18 @@ class WorkerLoop:
     def _report(self, run: RunningJob, how: str, has_failed: bool) -> None:
         self._executor.report(run, how, has_failed)
 
-    def _on_woken(self, queue_state: QueueState, caller: str | None, reply: Claim | None) -> None:
+    def _on_woken(
+        self, queue_state: QueueState, caller: str | None, reply: Claim | None, number: int
+    ) -> None:
         """Handle the end of a blocking call: a message, and the reply to the claim behind it."""
-        if reply is not None and not reply.stale:
+        if reply is not None and not reply.stale and number == queue_state.number:
+            if caller is not None:
+                queue_state.note_sender(caller)
             self.polled = arrived = time.monotonic()
-            ran = queue_state.waiting_claimed(caller, reply, arrived)
             place = self._queue_states.index(queue_state)
             self._polling_order.note_taken(place, len(reply.jobs))
-            self._accept(queue_state, reply, ran, arrived, has_waited=True)
+            ran = min(arrived, queue_state.local_time(reply.now_us))
+            self._take(queue_state, reply, ran, arrived, has_waited=True)
         elif caller is not None:
             queue_state.on_wakeup(caller)
         self._wakeup.set()

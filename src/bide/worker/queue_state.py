@@ -184,6 +184,9 @@ Reasons that alternate would otherwise fill the log."""
 _TRY_EVERY: Final = 1.0
 """Seconds between claims for jobs of unknown tasks, while this worker lacks a task."""
 
+_QUIET: Final = 0.1
+"""Seconds to the next claim at least, for a claim to wait behind a blocking call."""
+
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -244,8 +247,6 @@ class QueueState:
         self._lease_us = lease_us
         self.lease: Final = lease_us / 1e6
         self._session = ClaimSession(worker)
-        self._waiting = ClaimSession(worker)
-        self._is_waiting_claim_lost = False
         self._window = AheadWindow()
         self._ahead_us = 0
         self.clock = (0, 0.0)
@@ -254,7 +255,7 @@ class QueueState:
     @property
     def unanswered(self) -> bool:
         """Whether a claim was sent whose reply is missing: it may have taken jobs."""
-        return self._session.pending is not None or self._is_waiting_claim_lost
+        return self._session.pending is not None
 
     def failed(self, reason: str) -> bool:
         """Count a round trip that failed; return whether to log the reason.
@@ -343,45 +344,32 @@ class QueueState:
             self.keys, count, self._lease_us, busy, arm, flags, self._ahead_us, slots
         )
 
-    def can_wait(self) -> bool:
-        """Whether a claim may wait behind the blocking call.
-
-        It may not after this worker's own wake-up message: it would send that again, endlessly.
-        """
-        is_busy = self.check or self.resting or self.failures or self.unanswered
-        return not (is_busy or self._session.is_echoed)
-
-    def waiting_claim(self, count: int, busy: int) -> Command[Claim]:
-        """Return the claim that waits behind the blocking call; repeated, if its reply was lost."""
-        flags = f"{self._flags}w"
-        return self._waiting.claim(self.keys, count, self._lease_us, busy, 2, flags)
-
     @property
-    def is_waiting_claim_lost(self) -> bool:
-        """Whether the reply to such a claim was lost, so it must be repeated."""
-        return self._is_waiting_claim_lost
+    def number(self) -> int:
+        """The number of the next claim, or of the one whose reply is missing."""
+        return self._session.number
 
-    def lose_waiting_claim(self) -> None:
-        """Note that the reply to such a claim was lost: it may have taken a job."""
-        self._is_waiting_claim_lost = True
+    def can_claim_behind(self, now: float) -> bool:
+        """Whether the next claim may wait behind a blocking call.
 
-    def waiting_claimed(self, caller: str | None, reply: Claim, arrived: float) -> float:
-        """Process the reply to such a claim, and the wake-up message; return when it ran.
-
-        `arrived`, and the returned time, are those of `time.monotonic()`.
+        It may not if another claim follows soon, which would make it useless. It may not either
+        after this worker's own wake-up message: the server would send it endlessly.
         """
-        self._is_waiting_claim_lost = False
-        if caller is not None:
-            self._session.is_news(caller)
-        known_us, claimed_at = self.clock
-        ran = min(arrived, claimed_at + (reply.now_us - known_us) / 1e6)
-        self._waiting.claimed(reply, ran)
-        if not reply.stale:
-            self._session.until = self._waiting.until
-            self._session.is_timekeeper = self._waiting.is_timekeeper
-            self._ahead_us = 0
-            self._note_claim(reply, arrived)
-        return ran
+        is_quiet = not (self.check or self.resting or self.failures or self.unanswered)
+        is_plain = not (self._lacked or self._served or self._session.is_echoed)
+        return is_quiet and is_plain and self.claim_at - now > _QUIET
+
+    def claim_behind(self, count: int, busy: int) -> Command[Claim]:
+        """Return the next claim, for the server to run when it sends a wake-up message."""
+        return self._session.claim_behind(self.keys, count, self._lease_us, busy, f"{self._flags}e")
+
+    def doubt_claim(self, number: int) -> None:
+        """Note that the reply to such a claim was lost: it may have taken jobs."""
+        self._session.doubt(number)
+
+    def note_sender(self, caller: str) -> None:
+        """Note who sent the wake-up message that such a claim has answered."""
+        self._session.is_news(caller)
 
     def note_task(self, *, served: bool) -> None:
         """Record the end of a job that a worker without its task has released, here or before."""
@@ -400,23 +388,32 @@ class QueueState:
         server_us, claimed_at = self.clock
         return server_us + round((at - claimed_at) * 1e6)
 
-    def claimed(self, reply: Claim, sent: float, arrived: float) -> None:
-        """Process the reply to the latest claim; both times are those of `time.monotonic()`."""
+    def local_time(self, server_us: int) -> float:
+        """Return the `time.monotonic()` of a time of the server, derived from the latest claim."""
+        known_us, claimed_at = self.clock
+        return claimed_at + (server_us - known_us) / 1e6
+
+    def claimed(
+        self, reply: Claim, sent: float, arrived: float, *, has_waited: bool = False
+    ) -> None:
+        """Process the reply to the latest claim; both times are those of `time.monotonic()`.
+
+        If the claim has waited behind a blocking call, `sent` is an estimate of when it ran.
+        """
         self._session.claimed(reply, sent)
-        self._window.note(arrived - sent)
-        if not reply.stale:
+        if has_waited:
+            self._ahead_us = 0
+        else:
+            self._window.note(arrived - sent)
+        if self.metrics is not None:
+            self.metrics.note_claim(reply)
+        self.limited = reply.limited
+        if not (reply.stale or has_waited):
             read_us = reply.read_us or reply.now_us
             ways = arrived - sent - (read_us - reply.now_us) / 1e6
             self.clock = read_us, arrived - max(0.0, ways) / 2
         # The claim may have missed the jobs of a message that came after it.
         self.is_woken = self._woken_since_claim
-        self._note_claim(reply, arrived)
-
-    def _note_claim(self, reply: Claim, arrived: float) -> None:
-        """Note what is left, and when to claim next."""
-        if self.metrics is not None:
-            self.metrics.note_claim(reply)
-        self.limited = reply.limited
         self.check = not reply.until_us or reply.more or self._woken_since_claim
         self.exact = reply.until_us == reply.deadline_us
         # What this claim has not taken ahead, the next one does not take ahead either.

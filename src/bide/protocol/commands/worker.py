@@ -194,7 +194,7 @@ def claim(
         flags: with "n" in it, the newest of the jobs that are due come first, of each priority.
             And of jobs that a worker without their task returned: with "e" in it, they are
             taken also before they are due again; with "s", this worker has run one. With "w", the
-            claim has waited behind a blocking call. Such claims of a worker have their own numbers.
+            claim has waited behind a blocking call, and is `stale` if the worker has claimed since.
         ahead_us: jobs are also taken that are due within this time, `MAX_AHEAD_US` at most. The
             worker starts each of them when it is due.
         slots: how many jobs may be taken if any of them is not due yet.
@@ -390,9 +390,29 @@ class ClaimSession:
         )
 
     @property
+    def number(self) -> int:
+        """The number of the next call, or of the one whose reply has not been read."""
+        return self._seq
+
+    @property
     def is_echoed(self) -> bool:
         """Whether the latest wake-up message was this consumer's own."""
         return self._echoed
+
+    def claim_behind(
+        self, keys: Keys, count: int, lease_us: int, busy: int, flags: str
+    ) -> Command[Claim]:
+        """Return the next claim, for the server to run when it sends a wake-up message.
+
+        If the consumer makes another call before, that has the same number, and this one has no
+        effect.
+        """
+        return claim(keys, self.consumer, self._seq, count, lease_us, busy, 2, f"{flags}w")
+
+    def doubt(self, number: int) -> None:
+        """Note that the reply to such a claim was lost, so it is to be repeated."""
+        if number == self._seq:
+            self.pending = "claim"
 
     def claimed(self, reply: Claim, sent: float) -> None:
         """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""

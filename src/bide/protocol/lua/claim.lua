@@ -16,7 +16,7 @@
 -- flags, of jobs that a worker without their task returned: e: take them also before the next look
 -- at them is due; s: the worker has run one
 -- flags, n: of the jobs of one priority that are due, take the newest first
--- flags, w: the claim has waited behind a BLPOP; such claims of a worker have their own numbers
+-- flags, w: the claim has waited behind a BLPOP, and is void if the worker has claimed meanwhile
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
@@ -36,7 +36,10 @@ ahead_us = math.min(ahead_us, run_record.AHEAD)
 local eager, more_unserved = string.find(flags, 'e', 1, true), false
 local newest = string.find(flags, 'n', 1, true)
 
-local caller = string.find(flags, 'w', 1, true) and worker .. '~' or worker
+local repeated = last_claims.repeated(worker, seq)
+if repeated == 'stale' or (repeated and string.find(flags, 'w', 1, true)) then
+  return {'stale'}
+end
 
 -- Removes before anything is added: a full server lets a script that has begun to remove continue.
 redis.call('ZREM', keep, worker)
@@ -62,8 +65,6 @@ end
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
 -- The same claim again: its reply was lost. What it took and still holds, renewed.
-local repeated = last_claims.repeated(caller, seq, worker)
-if repeated == 'stale' then return {'stale'} end
 if repeated then
   -- It takes nothing new: a copy that arrives late would take jobs that no worker runs. It is not
   -- armed either: the worker's next claim says when to come back.
@@ -386,7 +387,7 @@ if has_constraints then
   notify_waiters.tell(expired)
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
-last_claims.note(caller, seq, taken)
+last_claims.note(worker, seq, taken)
 if book then
   if #given_up > 0 then finish.drained('reclaim') end
   event.write()

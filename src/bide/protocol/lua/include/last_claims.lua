@@ -17,8 +17,7 @@ end
 
 -- For a call that is repeated, what it took: of each the id, its record's line, and the record
 -- where it still is of this call. For a call that comes late, 'stale'. For a new one, nothing.
--- `holder`: the worker that the records name, where `worker` is not its name.
-function last_claims.repeated(worker, seq, holder)
+function last_claims.repeated(worker, seq)
   local last = redis.call('HGET', claims, worker) or ''
   local then_us, last_seq, ids = string.match(last, '^(%d+) (%d+) (.*)$')
   then_us, last_seq = tonumber(then_us), tonumber(last_seq)
@@ -29,7 +28,7 @@ function last_claims.repeated(worker, seq, holder)
   for id in string.gmatch(ids, '%S+') do
     local line = redis.call('HGET', run, id)
     local rec = run_record.parse(line)
-    local is_mine = rec and rec.worker == (holder or worker) and rec.started >= then_us -- later: claimed ahead
+    local is_mine = rec and rec.worker == worker and rec.started >= then_us -- later: claimed ahead
     found[#found + 1] = {id = id, line = line, rec = is_mine and rec}
   end
   return found
