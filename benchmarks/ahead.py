@@ -276,9 +276,9 @@ def one_reading(*args: str) -> None:
     submit = Executor.submit
 
     def submit_as_read(
-        self: Executor, queue_state: QueueState, reply: Claim, *args: Any, **options: Any
+        self: Executor, queue_state: QueueState, reply: Claim, sent: float, arrived: float
     ) -> None:
-        submit(self, queue_state, reply._replace(read_us=0), *args, **options)
+        submit(self, queue_state, reply._replace(read_us=0), sent, arrived)
 
     Executor.submit = submit_as_read  # type: ignore[method-assign]
     _run_command(args)

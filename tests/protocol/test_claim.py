@@ -202,18 +202,3 @@ def test_expired_leases_are_reclaimed_in_a_paused_queue_as_well(q: Probe) -> Non
     q.move(11)
     assert q.taken() == []
     assert q.where("a") == "due"
-
-
-def test_a_claim_that_has_waited_is_void_after_another(q: Probe) -> None:
-    """It leaves the worker's place among the timekeepers as it is."""
-    q.add("later", when=f"+{SECOND}")
-    q.claim("w1", seq=1)
-    kept = q.raw.zrange(q.keys["keep"], 0, -1, withscores=True)
-    assert kept
-    q.add("due")
-    for seq in (0, 1):
-        assert q.claim("w1", seq=seq, flags="ew").stale
-    assert q.raw.zrange(q.keys["keep"], 0, -1, withscores=True) == kept
-    (job,) = q.claim("w1", seq=2, flags="ew").jobs
-    assert job.id == "due"
-    assert [job.id for job in q.claim("w1", seq=2).jobs] == ["due"], "a repeat tells what it took"

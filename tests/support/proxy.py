@@ -173,10 +173,6 @@ class Proxy:
         """Lose every reply that has this text."""
         self._plan = Plan(replies=lambda _, message: text in message)
 
-    def lose_reply_with(self, text: bytes) -> None:
-        """Lose the next reply that has this text."""
-        self._plan = Plan(replies=lambda _, reply: text in reply and not self.lost)
-
     def lose_every_reply(self, k: int) -> None:
         """Lose every k-th reply."""
         self._plan = Plan(replies=lambda n, _: n % k == 0)

@@ -45,9 +45,7 @@ class Slots:
     def free_slots(self) -> int:
         return max(0, self.capacity - self.busy)
 
-    def submit(
-        self, state: QueueState, reply: Claim, sent: float, arrived: float, *, at_once: bool
-    ) -> None:
+    def submit(self, state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
         self.accepted += reply.jobs
 
     def decline(self, state: QueueState, jobs: list[Claimed], sent: float) -> None:
@@ -103,30 +101,6 @@ async def test_what_is_taken_while_stopping_goes_back(
     assert (released(state), slots.accepted) == (["a"], [])
 
 
-@pytest.mark.parametrize(
-    ("busy", "alone", "accepted"), [(0, False, 1), (4, False, 1), (5, False, 0), (1, True, 0)]
-)
-async def test_a_claim_that_has_waited_may_come_when_the_slots_are_taken(
-    loop: WorkerLoop, state: QueueState, slots: Slots, busy: int, alone: bool, accepted: int
-) -> None:
-    state.claimed(REPLY._replace(jobs=[]), time.monotonic(), time.monotonic())
-    slots.busy = busy
-    loop._on_woken(state, "-", REPLY._replace(alone=alone), state.number)
-    assert len(slots.accepted) == accepted
-    assert len(released(state)) == 1 - accepted
-
-
-@pytest.mark.parametrize(("stale", "number"), [(True, 2), (False, 1)])
-async def test_if_another_claim_came_first_the_message_calls_for_one(
-    loop: WorkerLoop, state: QueueState, slots: Slots, stale: bool, number: int
-) -> None:
-    state.claimed(REPLY._replace(jobs=[], until_us=10), time.monotonic(), time.monotonic())
-    assert (state.number, state.check) == (2, False)
-    loop._on_woken(state, "-", REPLY._replace(stale=stale), number)
-    assert slots.accepted == []
-    assert state.check
-
-
 async def test_half_the_slots_are_claimed_at_a_time(loop: WorkerLoop) -> None:
     """One half runs while the round trip of the other is under way."""
     assert loop._free() == 5
@@ -175,7 +149,7 @@ async def test_outcomes_are_kept_until_the_server_has_them(
 ) -> None:
     first, second = (Settle(id, 1, "complete") for id in "ab")
     state.settles.append(second)
-    await loop._exchange([_QueueCalls(0, state, state.number, [], [first], None, 0)])
+    await loop._exchange([_QueueCalls(0, state, [], [first], None, 0)])
     assert list(state.settles) == [first, second]
     assert state.resting
 
@@ -191,7 +165,7 @@ async def test_a_burst_looks_once_more_behind_what_it_settled(
     state.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
-    part = _QueueCalls(0, state, state.number, [], [Settle("a", 1, "complete")], claimed, 0)
+    part = _QueueCalls(0, state, [], [Settle("a", 1, "complete")], claimed, 0)
     loop._read(part, part.read(iter(replies)), time.monotonic(), time.monotonic())
     assert state.check == bool(looks)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from bide.model.history import MAX_LINES
@@ -124,52 +122,6 @@ def test_what_others_say_in_between_starts_that_anew(state: QueueState, other: s
         state.claimed(EMPTY, 100.0, 100.0)
         state.on_wakeup(caller)
         assert state.is_due(100.0)
-
-
-# -- claims behind a blocking call
-
-
-def quiet(state: QueueState) -> None:
-    """The queue is empty, and the next claim is far off."""
-    state.claim(5, 0)
-    state.claimed(EMPTY, time.monotonic(), time.monotonic())
-    state.claim_at = time.monotonic() + 5
-
-
-def test_only_a_quiet_queue_has_one(state: QueueState) -> None:
-    assert not state.can_claim_behind(time.monotonic()), "it has not been looked at"
-    quiet(state)
-    assert state.can_claim_behind(time.monotonic())
-    assert not state.can_claim_behind(state.claim_at - 0.05), "the next claim comes first"
-    state.failures = 1
-    assert not state.can_claim_behind(time.monotonic())
-
-
-def test_none_after_its_own_message(state: QueueState) -> None:
-    """The claim would send the message again, to itself, for ever."""
-    quiet(state)
-    state.note_sender("me")
-    assert not state.can_claim_behind(time.monotonic())
-    state.note_sender("-")
-    assert state.can_claim_behind(time.monotonic())
-
-
-def test_one_whose_reply_is_lost_is_repeated(state: QueueState) -> None:
-    quiet(state)
-    number = state.number
-    state.doubt_claim(number - 1)
-    assert not state.unanswered, "a later claim has been answered"
-    state.doubt_claim(number)
-    assert state.unanswered
-    assert state.claim(0, 0).args[1] == number
-
-
-def test_its_reply_does_not_move_the_clock(state: QueueState) -> None:
-    """Nobody knows when it was sent."""
-    quiet(state)
-    clock = state.clock
-    state.claimed(EMPTY, 0.0, time.monotonic(), has_waited=True)
-    assert state.clock == clock
 
 
 # -- outcomes

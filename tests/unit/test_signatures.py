@@ -53,9 +53,7 @@ SMALL = {Events, EventListener}
 """Of few methods that are not called by name."""
 
 ONLY_AWAITED = {
-    aio.AsyncClient: {
-        *("abandon", "listen", "load", "load_everywhere", "ping", "pop", "share", "wake_call")
-    },
+    aio.AsyncClient: {"abandon", "listen", "load", "load_everywhere", "ping", "pop", "share"},
     AsyncEventListener: {"abandon"},
 }
 """What a worker's start, wake-up listener, clock and cancels, many who wait at once, and a queue
@@ -66,7 +64,7 @@ ONLY_BLOCKING = {"begin"}
 
 ASKS_NOBODY = {
     *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
-    *("take", "each", "wake_call", "wake_listener", "events", "cron", "every", "group", "where"),
+    *("take", "each", "wake_listener", "events", "cron", "every", "group", "where"),
 }
 """Methods of both kinds that send nothing by themselves."""
 

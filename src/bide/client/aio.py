@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import redis
@@ -33,15 +32,7 @@ from bide.client.execute import (
     read_entries,
     reading,
 )
-from bide.client.pubsub import (
-    LOST,
-    AsyncWaiter,
-    AsyncWakeListener,
-    Listener,
-    Subscription,
-    WakeCall,
-    abort,
-)
+from bide.client.pubsub import LOST, AsyncWaiter, AsyncWakeListener, Listener, Subscription, abort
 from bide.client.topology import Delivery, Finding, NodeRequest, Surveying, topology_for
 from bide.client.url import (
     GOODBYE,
@@ -188,19 +179,15 @@ class AsyncClient(ClientCore):
 
     def listen(self, *channels: str) -> Listener:
         """Return a context that reads what scripts publish on channels."""
-        make = partial(self._connection_for, channels[0])
-        return Listener(make, self._routes.doubt, channels, self._reply_timeout)
 
-    def wake_call(self, key: str) -> WakeCall:
-        """Return what waits for wake-up messages on a list, with commands behind its call."""
-        return WakeCall(partial(self._connection_for, key), self._routes.doubt, key)
+        async def connection() -> Any:
+            """An unconnected connection to the node that has the first channel's key."""
+            found: str | Exception = await self._drive(self._routes.locate(channels[0]))
+            if isinstance(found, Exception):
+                raise found
+            return self._maker(found)()
 
-    async def _connection_for(self, key: str) -> Any:
-        """Return an unconnected connection to the node that has the key, or the channel."""
-        found: str | Exception = await self._drive(self._routes.locate(key))
-        if isinstance(found, Exception):
-            raise found
-        return self._maker(found)()
+        return Listener(connection, self._routes.doubt, channels, self._reply_timeout)
 
     def wake_listener(self, key: str) -> AsyncWakeListener:
         """Listen for wake-up messages on a list, over a connection of its own; close it later."""

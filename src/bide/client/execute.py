@@ -174,10 +174,6 @@ class ClientCore:
         self._state = ClientState(self.where, clock, check_retry_for(retry_for), reached=False)
         self._reply_timeout = reply_timeout
 
-    def packed(self, command: Command[Any]) -> bytes:
-        """Return the bytes of a command's call, for a connection of its own."""
-        return pack(_send([command], (), self._clock, None).calls)
-
 
 def first_error(results: list[Any]) -> list[Any]:
     """Return results, or raise the first error among them."""

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import hiredis
 import redis
@@ -385,103 +385,6 @@ class AsyncWakeListener:
         popping.cancel()
         (end,) = await asyncio.gather(popping, return_exceptions=True)
         return isinstance(end, tuple)
-
-
-class Woken(NamedTuple):
-    """What one blocking call brought."""
-
-    sender: str | None
-    """The sender of the wake-up message; None if none came in time."""
-    reply: Any = None
-    """The reply to the latest command behind the call; None if there was none, or it failed."""
-    tag: int = 0
-    """The tag of that command."""
-
-
-class WakeCall:
-    """Waits for wake-up messages on a list; commands can wait behind the blocking call.
-
-    The server runs what was sent behind a blocked BLPOP as soon as the BLPOP ends. So their
-    replies come with the message, and not one round trip later.
-    """
-
-    def __init__(
-        self, make_connection: Callable[[], Awaitable[Any]], doubt: Callable[[], None], key: str
-    ) -> None:
-        """Set up; arguments as for `Listener`."""
-        self._make_connection = make_connection
-        self._doubt = doubt
-        self._key = key
-        self._connection: Any = None
-        self._is_blocked = False
-        self._behind = 0
-        """How many commands wait behind the call."""
-        self.tag = 0
-        """The tag of the latest of these; 0 if none waits."""
-
-    def has_room(self, tag: int) -> bool:
-        """Whether a command with this tag can be added."""
-        return self._is_blocked and tag != self.tag and self._behind < MOST_BEHIND
-
-    async def add(self, call: bytes, tag: int) -> None:
-        """Have a command wait behind the blocking call. It must do no harm if it is lost."""
-        self.tag = tag
-        self._behind += 1
-        with suppress(*LOST):  # `wait` meets the same error
-            await self._connection.send_packed_command(call, check_health=False)
-
-    async def wait(self, call: bytes = b"", tag: int = 0) -> Woken:
-        """Wait up to `WAKE_WAIT` seconds for a message.
-
-        Args:
-            call: a command that waits behind the blocking call from the start.
-            tag: its tag.
-
-        Raises:
-            redis.RedisError, OSError, RuntimeError, BideError: the connection broke, or the node
-                refused the call. The commands behind it may have run; `tag` tells the latest.
-        """
-        try:
-            if self._connection is None:
-                async with asyncio.timeout(REPLY_TIMEOUT):
-                    connection = await self._make_connection()
-                    await connection.connect()
-                    self._connection = connection
-            self.tag, self._behind = tag, int(bool(call))
-            words: tuple[Any, ...] = ("BLPOP", self._key, str(WAKE_WAIT))
-            packed = hiredis.pack_command(words) + call
-            await self._connection.send_packed_command(packed, check_health=False)
-            self._is_blocked = True
-            async with asyncio.timeout(WAKE_WAIT + REPLY_TIMEOUT):
-                message = await self._connection.read_response()
-                self._is_blocked = False
-                reply = None
-                for _ in range(self._behind):
-                    try:
-                        reply = await self._connection.read_response()
-                    except redis.ResponseError:
-                        reply = None
-        except BaseException as error:
-            if not isinstance(error, asyncio.CancelledError):
-                self._doubt()
-            await self.drop()
-            raise
-        sender = message[1].decode("utf-8", "replace") if message else None
-        return Woken(sender, reply, self.tag)
-
-    async def drop(self) -> None:
-        """Close the connection; the commands behind the call may still run, and `tag` stays."""
-        self._is_blocked = False
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                await connection.disconnect(nowait=True)
-            except RuntimeError:
-                abort(connection)
-
-
-MOST_BEHIND: Final = 4
-"""Commands behind one blocking call at most."""
 
 
 def abort(connection: Any) -> None:

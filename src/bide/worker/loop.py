@@ -26,9 +26,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from bide.client import aio
+from bide.client.url import WAKE_WAIT
 from bide.errors import BideError, ScriptBug, ServerRefused
 from bide.logs import Log
 from bide.model.durations import JITTER
@@ -39,7 +41,6 @@ from bide.protocol.commands.worker import (
     Claim,
     Settle,
     Verdict,
-    read_claim,
     server_time,
 )
 from bide.worker.executors.base import Executor, make_alarm
@@ -49,27 +50,17 @@ from bide.worker.queue_state import PollingOrder, QueueState
 from bide.worker.relay import DependencyRelay
 from bide.worker.running_job import RunningJob
 
+_MARGIN: Final = 3.0
+
 
 class SharedListener:
-    """Listens on the wake list of one queue, and has the next claim wait behind the call."""
+    """Listens on the wake list of one queue."""
 
-    def __init__(
-        self,
-        client: aio.AsyncClient,
-        queue_state: QueueState,
-        next_claim: Callable[[QueueState], Command[Claim] | None],
-        heard: Callable[[QueueState, str | None, Claim | None, int], None],
-    ) -> None:
-        """Set up.
-
-        `next_claim` returns the claim that may wait now, if any. `heard` is called with the name of
-        the sender of a wake-up message, with the reply to a claim, and with that claim's number.
-        """
-        self._queue_state = queue_state
-        self._next_claim = next_claim
+    def __init__(self, url: str, wake_key: str, heard: Callable[[str], None]) -> None:
+        """Set up; `heard` is called with the name of the sender of a wake-up message."""
+        self._client = aio.AsyncClient(url, reply_timeout=_MARGIN)
+        self._key = wake_key
         self._heard = heard
-        self._call = client.wake_call(queue_state.keys["wake"])
-        self._pack = client.packed
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -82,43 +73,26 @@ class SharedListener:
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._listen())
 
-    async def claim(self) -> None:
-        """Send the next claim, unless it waits already or must not."""
-        number = self._queue_state.number
-        if self._call.has_room(number) and (claim := self._next_claim(self._queue_state)):
-            await self._call.add(self._pack(claim), number)
-
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Stop immediately. A wake-up message that arrives now is lost, as any of them may be."""
-        self._wanted.clear()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await self._call.drop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
 
     async def _listen(self) -> None:
         while True:
             await self._wanted.wait()
-            claim = self._next_claim(self._queue_state)
-            packed = self._pack(claim) if claim else b""
-            reply: Claim | None = None
             try:
-                woken = await self._call.wait(packed, self._queue_state.number if claim else 0)
-                if woken.reply is not None:
-                    reply = read_claim(woken.reply)
-            except asyncio.CancelledError:
-                self._queue_state.doubt_claim(self._call.tag)
-                raise
+                message = await self._client.pop([self._key], WAKE_WAIT)
             except Exception:
                 # Claims meet the same error and report it. Here only wake-up messages are lost; one
                 # may have been on its way.
-                self._queue_state.doubt_claim(self._call.tag)
                 await asyncio.sleep(JITTER.uniform(0.1, 1.0))
-                self._heard(self._queue_state, "-", None, 0)
+                self._heard("-")
                 continue
-            self._heard(self._queue_state, woken.sender, reply, woken.tag)
-            await asyncio.sleep(0)  # a job that has come starts before the next call is sent
+            if message is not None:
+                self._heard(message[1])
 
 
 async def listen(
@@ -169,8 +143,6 @@ class _QueueCalls(NamedTuple):
     place: int
     """The index of the queue in the worker's list."""
     queue_state: QueueState
-    number: int
-    """The number of the claim."""
     notes: list[Command[None]]
     """Sent first, so that all notes of a job are stored before its end is announced."""
     settles: list[Settle]
@@ -287,15 +259,13 @@ class WorkerLoop:
         self._executor = executor
         self._alarm = make_alarm(asyncio.get_running_loop(), self.wake)
         self._listeners = [
-            SharedListener(self._client, queue_state, self._next_claim, self._on_woken)
+            SharedListener(
+                self._client.url, queue_state.keys["wake"], partial(self._on_wakeup, queue_state)
+            )
             for queue_state in self._queue_states
         ]
         try:
-            while True:
-                if self.stopping or self.paused:
-                    await self._stop_listening()
-                if self._finished():
-                    break
+            while not self._finished():
                 self._wakeup.clear()
                 if parts := self._plan():
                     await self._exchange(parts)
@@ -304,7 +274,7 @@ class WorkerLoop:
         finally:
             self._alarm.close()
             closing = (self._refills.close(), self._relay.close(), self._crashes.close())
-            await asyncio.gather(*closing, *(listener.stop() for listener in self._listeners))
+            await asyncio.gather(*closing, *(listener.close() for listener in self._listeners))
 
     def _free(self) -> int:
         """Return how many slots may be filled now.
@@ -365,10 +335,7 @@ class WorkerLoop:
                 # After an error a round trip carries no more than it must, so that it succeeds.
                 ahead = 0 if queue_state.failures else min(share, slots)
                 slots -= ahead
-                number = queue_state.number
-                parts.append(
-                    _QueueCalls(place, queue_state, number, notes, settles, claim_for, ahead)
-                )
+                parts.append(_QueueCalls(place, queue_state, notes, settles, claim_for, ahead))
         return parts
 
     def _take_settles(self) -> list[list[Settle]]:
@@ -428,26 +395,6 @@ class WorkerLoop:
         for listener, queue_state in zip(self._listeners, self._queue_states, strict=True):
             listener.listen(not (self.stopping or self.paused or queue_state.check))
 
-    async def _stop_listening(self) -> None:
-        """Close the connections of the listeners; what their claims have taken is to be returned.
-
-        The next call for such a queue repeats its claim, for no jobs.
-        """
-        for listener in self._listeners:
-            await listener.stop()
-
-    def _next_claim(self, queue_state: QueueState) -> Command[Claim] | None:
-        """Return the claim that may wait behind the queue's blocking call, if any.
-
-        It takes its share of the slots that are free now. Other claims may fill these until then.
-        """
-        free = min(self._free(), self._executor.free_slots)
-        if self._burst or not free or not queue_state.can_claim_behind(time.monotonic()):
-            return None
-        half = -(-self._executor.capacity // 2)
-        count = max(1, min(free, half) // len(self._queue_states))
-        return queue_state.claim_behind(count, self._executor.busy)
-
     async def _exchange(self, parts: Sequence[_QueueCalls]) -> None:
         """Make one round trip with notes, outcomes and claims."""
         commands: list[Command[Any]] = []
@@ -483,8 +430,7 @@ class WorkerLoop:
                 self._note_verdicts(queue_state, settles, replies.verdicts)
                 if part.claim_for is None and self._burst:  # no wake-up messages
                     queue_state.check = True
-        # A claim behind a blocking call has the same number; only the first reply counts.
-        if isinstance(replies.claim, Claim) and part.number == queue_state.number:
+        if isinstance(replies.claim, Claim):
             self.polled = arrived
             self._polling_order.note_taken(part.place, len(replies.claim.jobs))
             claim = replies.claim
@@ -496,35 +442,22 @@ class WorkerLoop:
         if failed is not None:
             self._back_off(queue_state, failed)
 
-    def _take(
-        self,
-        queue_state: QueueState,
-        reply: Claim,
-        sent: float,
-        arrived: float,
-        *,
-        has_waited: bool = False,
-    ) -> None:
-        queue_state.claimed(reply, sent, arrived, has_waited=has_waited)
+    def _take(self, queue_state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
+        queue_state.claimed(reply, sent, arrived)
         if reply.post:
             self._relay.submit(queue_state.keys)
         self._refills.send(queue_state.keys, reply.thin)
         if reply.lost:
             self._crashes.found(queue_state, reply.lost)
+        self._alone = self._alone or reply.alone
         if reply.drain:
             self._drain_until = time.monotonic() + _DRAIN
             asyncio.get_running_loop().call_later(_DRAIN, self.wake)
-        # The process may have been paused for so long that the leases have passed to others.
-        is_late = time.monotonic() - sent > queue_state.lease * 2 / 3
-        # Since such a claim was sent, other claims may have filled the slots.
-        is_beyond = has_waited and (
-            len(reply.jobs) > self._free() or (reply.alone and self._executor.busy > 0)
-        )
-        if self.stopping or self.paused or is_late or is_beyond:
+        if self.stopping or self.paused or time.monotonic() - sent > queue_state.lease * 2 / 3:
+            # The process may have been paused for so long that the leases have passed to others.
             self._executor.decline(queue_state, reply.jobs, sent)
-            return
-        self._alone = self._alone or reply.alone
-        self._executor.submit(queue_state, reply, sent, arrived, at_once=has_waited)
+        else:
+            self._executor.submit(queue_state, reply, sent, arrived)
 
     def _note_verdicts(
         self, queue_state: QueueState, settles: Sequence[Settle], verdicts: Sequence[Verdict]
@@ -582,8 +515,6 @@ class WorkerLoop:
         """Sleep until the alarm, a wake-up message, the end of a job, or a request to stop."""
         if self._finished():
             return
-        for listener in self._listeners:
-            await listener.claim()
         empty = [s for s in self._queue_states if not s.resting and not s.check]
         if empty:
             await self._set_alarm(min(empty, key=lambda queue_state: queue_state.claim_at))
@@ -618,20 +549,8 @@ class WorkerLoop:
     def _report(self, run: RunningJob, how: str, has_failed: bool) -> None:
         self._executor.report(run, how, has_failed)
 
-    def _on_woken(
-        self, queue_state: QueueState, caller: str | None, reply: Claim | None, number: int
-    ) -> None:
-        """Handle the end of a blocking call: a message, and the reply to the claim behind it."""
-        if reply is not None and not reply.stale and number == queue_state.number:
-            if caller is not None:
-                queue_state.note_sender(caller)
-            self.polled = arrived = time.monotonic()
-            place = self._queue_states.index(queue_state)
-            self._polling_order.note_taken(place, len(reply.jobs))
-            ran = min(arrived, queue_state.local_time(reply.now_us))
-            self._take(queue_state, reply, ran, arrived, has_waited=True)
-        elif caller is not None:
-            queue_state.on_wakeup(caller)
+    def _on_wakeup(self, queue_state: QueueState, caller: str) -> None:
+        queue_state.on_wakeup(caller)
         self._wakeup.set()
 
 

@@ -184,9 +184,6 @@ Reasons that alternate would otherwise fill the log."""
 _TRY_EVERY: Final = 1.0
 """Seconds between claims for jobs of unknown tasks, while this worker lacks a task."""
 
-_QUIET: Final = 0.1
-"""Seconds to the next claim at least, for a claim to wait behind a blocking call."""
-
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -344,33 +341,6 @@ class QueueState:
             self.keys, count, self._lease_us, busy, arm, flags, self._ahead_us, slots
         )
 
-    @property
-    def number(self) -> int:
-        """The number of the next claim, or of the one whose reply is missing."""
-        return self._session.number
-
-    def can_claim_behind(self, now: float) -> bool:
-        """Whether the next claim may wait behind a blocking call.
-
-        It may not if another claim follows soon, which would make it useless. It may not either
-        after this worker's own wake-up message: the server would send it endlessly.
-        """
-        is_quiet = not (self.check or self.resting or self.failures or self.unanswered)
-        is_plain = not (self._lacked or self._served or self._session.is_echoed)
-        return is_quiet and is_plain and self.claim_at - now > _QUIET
-
-    def claim_behind(self, count: int, busy: int) -> Command[Claim]:
-        """Return the next claim, for the server to run when it sends a wake-up message."""
-        return self._session.claim_behind(self.keys, count, self._lease_us, busy, f"{self._flags}e")
-
-    def doubt_claim(self, number: int) -> None:
-        """Note that the reply to such a claim was lost: it may have taken jobs."""
-        self._session.doubt(number)
-
-    def note_sender(self, caller: str) -> None:
-        """Note who sent the wake-up message that such a claim has answered."""
-        self._session.is_news(caller)
-
     def note_task(self, *, served: bool) -> None:
         """Record the end of a job that a worker without its task has released, here or before."""
         self._served = self._served or served
@@ -388,27 +358,14 @@ class QueueState:
         server_us, claimed_at = self.clock
         return server_us + round((at - claimed_at) * 1e6)
 
-    def local_time(self, server_us: int) -> float:
-        """Return the `time.monotonic()` of a time of the server, derived from the latest claim."""
-        known_us, claimed_at = self.clock
-        return claimed_at + (server_us - known_us) / 1e6
-
-    def claimed(
-        self, reply: Claim, sent: float, arrived: float, *, has_waited: bool = False
-    ) -> None:
-        """Process the reply to the latest claim; both times are those of `time.monotonic()`.
-
-        If the claim has waited behind a blocking call, `sent` is an estimate of when it ran.
-        """
+    def claimed(self, reply: Claim, sent: float, arrived: float) -> None:
+        """Process the reply to the latest claim; both times are those of `time.monotonic()`."""
         self._session.claimed(reply, sent)
-        if has_waited:
-            self._ahead_us = 0
-        else:
-            self._window.note(arrived - sent)
+        self._window.note(arrived - sent)
         if self.metrics is not None:
             self.metrics.note_claim(reply)
         self.limited = reply.limited
-        if not (reply.stale or has_waited):
+        if not reply.stale:
             read_us = reply.read_us or reply.now_us
             ways = arrived - sent - (read_us - reply.now_us) / 1e6
             self.clock = read_us, arrived - max(0.0, ways) / 2

@@ -193,14 +193,13 @@ def claim(
             is `limited` also if the rate of a group holds a due job back.
         flags: with "n" in it, the newest of the jobs that are due come first, of each priority.
             And of jobs that a worker without their task returned: with "e" in it, they are
-            taken also before they are due again; with "s", this worker has run one. With "w", the
-            claim has waited behind a blocking call, and is `stale` if the worker has claimed since.
+            taken also before they are due again; with "s", this worker has run one.
         ahead_us: jobs are also taken that are due within this time, `MAX_AHEAD_US` at most. The
             worker starts each of them when it is due.
         slots: how many jobs may be taken if any of them is not due yet.
     """
     args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, flags, ahead_us, slots)
-    return command("claim", keys, args, read_claim)
+    return command("claim", keys, args, _read_claim)
 
 
 def server_time(keys: Keys) -> Command[int]:
@@ -305,8 +304,7 @@ def worker_leave(keys: Keys, worker: str) -> Command[None]:
     return command("worker_leave", keys, (worker,), lambda reply: None)
 
 
-def read_claim(reply: list[Any]) -> Claim:
-    """Return the reply to a claim."""
+def _read_claim(reply: list[Any]) -> Claim:
     if reply[0] == b"stale":
         return Claim(0, 0, 0, True, False, False, [], stale=True)
     jobs = [_read_claimed(*fields) for fields in pieces(reply, 11, 5)]
@@ -388,31 +386,6 @@ class ClaimSession:
             ahead_us,
             slots,
         )
-
-    @property
-    def number(self) -> int:
-        """The number of the next call, or of the one whose reply has not been read."""
-        return self._seq
-
-    @property
-    def is_echoed(self) -> bool:
-        """Whether the latest wake-up message was this consumer's own."""
-        return self._echoed
-
-    def claim_behind(
-        self, keys: Keys, count: int, lease_us: int, busy: int, flags: str
-    ) -> Command[Claim]:
-        """Return the next claim, for the server to run when it sends a wake-up message.
-
-        If the consumer makes another call before, that has the same number, and this one has no
-        effect.
-        """
-        return claim(keys, self.consumer, self._seq, count, lease_us, busy, 2, f"{flags}w")
-
-    def doubt(self, number: int) -> None:
-        """Note that the reply to such a claim was lost, so it is to be repeated."""
-        if number == self._seq:
-            self.pending = "claim"
 
     def claimed(self, reply: Claim, sent: float) -> None:
         """Note the reply to the latest claim, which was sent at `sent` (`time.monotonic()`)."""

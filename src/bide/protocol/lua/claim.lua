@@ -5,7 +5,7 @@
 -- @arg   lease_us  integer  how long they are held without being extended
 -- @arg   busy      integer  how many jobs the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
--- @arg   flags     text     n, e, s and w, as below, in any order
+-- @arg   flags     text     n, e and s, as below, in any order
 -- @arg   ahead_us  integer  also take what is due within this time; the worker starts it when due
 -- @arg   slots     integer  how many jobs the worker can start at once
 -- @reply ok now until deadline more alone drain thin post lost soon, then: id body token tries due
@@ -16,7 +16,6 @@
 -- flags, of jobs that a worker without their task returned: e: take them also before the next look
 -- at them is due; s: the worker has run one
 -- flags, n: of the jobs of one priority that are due, take the newest first
--- flags, w: the claim has waited behind a BLPOP, and is void if the worker has claimed meanwhile
 -- thin: the names of schedules that want to be sent more times, with spaces between them
 -- more: 1 where there is, 2 where a limit holds back what is due
 -- post: 1 where something is to be told to, or asked of, another queue
@@ -35,11 +34,6 @@ count = math.min(count, MOST)
 ahead_us = math.min(ahead_us, run_record.AHEAD)
 local eager, more_unserved = string.find(flags, 'e', 1, true), false
 local newest = string.find(flags, 'n', 1, true)
-
-local repeated = last_claims.repeated(worker, seq)
-if repeated == 'stale' or (repeated and string.find(flags, 'w', 1, true)) then
-  return {'stale'}
-end
 
 -- Removes before anything is added: a full server lets a script that has begun to remove continue.
 redis.call('ZREM', keep, worker)
@@ -65,6 +59,8 @@ end
 if lease_us > (tonumber(set[5]) or 0) then redis.call('HSET', meta, 'lease_us', lease_us) end
 
 -- The same claim again: its reply was lost. What it took and still holds, renewed.
+local repeated = last_claims.repeated(worker, seq)
+if repeated == 'stale' then return {'stale'} end
 if repeated then
   -- It takes nothing new: a copy that arrives late would take jobs that no worker runs. It is not
   -- armed either: the worker's next claim says when to come back.

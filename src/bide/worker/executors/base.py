@@ -321,15 +321,7 @@ class Executor(ABC):
 
     # -- the life of a job
 
-    def submit(
-        self,
-        queue_state: QueueState,
-        reply: Claim,
-        sent: float,
-        arrived: float,
-        *,
-        at_once: bool = False,
-    ) -> None:
+    def submit(self, queue_state: QueueState, reply: Claim, sent: float, arrived: float) -> None:
         """Accept claimed jobs; start each as soon as it is due and has a slot.
 
         The reply has arrived later than the server read its clock. So a job that starts as long
@@ -351,7 +343,7 @@ class Executor(ABC):
                 self._waiting.append(run)
         if self._ahead:
             self._alarm.set(self._ahead[0][0] - SPIN)
-        self._start_waiting(at_once=at_once)
+        self._start_waiting()
 
     def decline(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
         """Release claimed jobs that must not start here."""
