@@ -125,7 +125,7 @@ def test_no_check_enqueues_by_name_alone(home: Path, one_url: str) -> None:
         (["enqueue", "shop:greet", "-p", "10"], 2, "from 0 to 9"),
         (["enqueue", "shop:greet", "--id", "a b"], 2, "job_id"),
         (["enqueue", "shop:greet", "x=1", "x=2"], 2, "given twice"),
-        (["enqueue", "shop.greet"], 2, "package.module:function"),
+        (["enqueue", "shop.greet"], 2, "did you mean 'shop:greet'"),
         (["enqueue", "nowhere:greet"], 1, "cannot be imported"),
         (["enqueue", "shop:nothing"], 1, "no public function 'nothing'"),
         (["enqueue", "shop:greet", "-q", "{x}"], 2, "queue name"),

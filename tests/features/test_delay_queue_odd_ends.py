@@ -89,6 +89,8 @@ def test_a_take_is_entered_once(one_url: str) -> None:
 @pytest.mark.slow
 def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: str) -> None:
     queue = Queue("orders", url=url)
+    pile.push("before")
+    assert pile.pop() == ["before"]
     popped = queue.enqueue(jobs.add, 1)
     pile.push("behind")
     assert pile.pop(num=1) == ["behind"]
@@ -111,8 +113,8 @@ def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: st
 @pytest.mark.slow
 def test_a_worker_fails_an_item_with_a_sentence_and_loses_nothing(pile: Any, url: str) -> None:
     queue = Queue("orders", url=url)
-    job = queue.enqueue(jobs.add, 1)
     pushed = pile.push({"user": 1})
+    job = queue.enqueue(jobs.add, 1)
     assert burst(queue) == 2
     assert job.refresh().status is State.COMPLETED
     error = queue.fetch(pushed.id).error
