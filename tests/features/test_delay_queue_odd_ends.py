@@ -89,8 +89,6 @@ def test_a_take_is_entered_once(one_url: str) -> None:
 @pytest.mark.slow
 def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: str) -> None:
     queue = Queue("orders", url=url)
-    pile.push("before")
-    assert pile.pop() == ["before"]
     popped = queue.enqueue(jobs.add, 1)
     pile.push("behind")
     assert pile.pop(num=1) == ["behind"]
@@ -113,8 +111,8 @@ def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: st
 @pytest.mark.slow
 def test_a_worker_fails_an_item_with_a_sentence_and_loses_nothing(pile: Any, url: str) -> None:
     queue = Queue("orders", url=url)
-    pushed = pile.push({"user": 1})
     job = queue.enqueue(jobs.add, 1)
+    pushed = pile.push({"user": 1})
     assert burst(queue) == 2
     assert job.refresh().status is State.COMPLETED
     error = queue.fetch(pushed.id).error
@@ -178,8 +176,6 @@ def test_of_jobs_in_a_delay_queue_a_few_fail_at_a_time_and_the_data_come_out(
 
 
 def test_a_take_of_many_gives_back_the_jobs_it_need_not_fail(pile: Any, url: str) -> None:
-    pile.push("before")
-    assert pile.pop() == ["before"]
     queue = Queue("orders", url=url)
     queue.enqueue_many(some(30))
     pile.push("behind")

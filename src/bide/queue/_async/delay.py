@@ -47,7 +47,6 @@ from bide.queue.items import (
     decoded,
     delay_after,
     look_again,
-    only_jobs,
     prepare_items,
     pushed,
     refusals,
@@ -341,8 +340,6 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         (marked,) = await self._client.attempt_many([mark])
         if marked is True:
             self._marked = binding
-        elif marked is False and pushes:
-            raise only_jobs(binding.keys)
 
     def _previous(self, given: Duration | None) -> int:
         return self._previous_us if given is None else to_us(given, "previous")

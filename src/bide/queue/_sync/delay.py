@@ -48,7 +48,6 @@ from bide.queue.items import (
     decoded,
     delay_after,
     look_again,
-    only_jobs,
     prepare_items,
     pushed,
     refusals,
@@ -342,8 +341,6 @@ class DelayQueue(threads.DelayQueueSide):
         (marked,) = self._client.attempt_many([mark])
         if marked is True:
             self._marked = binding
-        elif marked is False and pushes:
-            raise only_jobs(binding.keys)
 
     def _previous(self, given: Duration | None) -> int:
         return self._previous_us if given is None else to_us(given, "previous")
