@@ -1,4 +1,4 @@
-"""What an outbox costs on PostgreSQL, how late what it sends is, and procrastinate beside it.
+"""The cost of an outbox on PostgreSQL, the lateness of its jobs, and procrastinate beside it.
 
 Each order is measured in four ways, in turn: a plain insert, an insert and then an enqueue, as
 `on_commit` does it, an insert with the outbox and its fast path, and one whose row is left to a
@@ -185,7 +185,7 @@ def _rates(desk: Desk, rows: int) -> Rows:
 
 
 def _procrastinate(directory: Path, orders: int, jobs: int) -> dict[str, Any]:
-    """What procrastinate prints."""
+    """The output of procrastinate."""
     python = install_python(PEERS / "procrastinate.py")
     command = [python, "-m", "benchmarks.peers.procrastinate", directory, orders, jobs]
     done = subprocess.run(

@@ -88,7 +88,7 @@ WAKEUPS: Final = "rq:delay_hint:"
 
 @dataclass(frozen=True)
 class RqKeys:
-    """What belongs to one queue.
+    """The keys of one queue of RQ.
 
     Attributes:
         name: The queue's name.
@@ -144,7 +144,7 @@ class RqKeys:
 
 
 GONE: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
-"""What a server that went away is noticed by."""
+"""The errors that show that a server went away."""
 
 _NOT_TCP: Final = "path"
 
@@ -197,7 +197,7 @@ def client_of(url: str) -> redis.Redis:
 
 
 def describe(connection: redis.Redis) -> str:
-    """Where a connection leads, without its password."""
+    """Return the server of a connection as text, without its password."""
     options: dict[str, Any] = connection.connection_pool.connection_kwargs
     if "path" in options:
         return f"unix://{options['path']}"

@@ -6,8 +6,8 @@ checks and repairs what is stored.
 
 `bide.client.blocking` and `bide.client.aio` run commands; nothing else does I/O.
 
-Ids are text in UTF-8. Where another program enqueued one that is not, its odd bytes travel as what
-Python calls surrogate escapes: such a job can be seen, failed and deleted, and holds up no other.
+Ids are text in UTF-8. If another program enqueues a job with other bytes in its id, these bytes
+become surrogate escapes. Such a job can be seen, failed and deleted, and holds up no other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Command(NamedTuple, Generic[T]):
     args: Sequence[Arg]
     parse: Callable[[Any], T]
     confirm: Kinds = ()
-    """What is to be waited for behind it, in the same round trip."""
+    """The durabilities that the caller waits for, in the same round trip."""
     followup: Callable[[Any], Command[T] | None] | None = None
     """Of a reply that has only a part of what was asked for: the command that asks for what is
     left, and has the result of both; else None."""

@@ -358,7 +358,7 @@ class Outbox:
 
 
 class _Written(AtCommit):
-    """What the fast path does at the commit: rows that were written one after another."""
+    """The fast path: at the commit, it sends rows that were written one after another."""
 
     def __init__(self, outbox: Outbox, url: str | None) -> None:
         super().__init__(self._send_now)
