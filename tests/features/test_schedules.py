@@ -314,7 +314,7 @@ async def test_each_is_sent_once_at_a_time() -> None:
     class Client:
         async def run(self, command: Any) -> Any:
             asked.append(command.args)
-            return ops.Page("0", 1, [])
+            return ops.SchedulePage("0", 1, [])
 
         async def run_many(self, commands: Any) -> Any:
             return []

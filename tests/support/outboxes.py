@@ -29,7 +29,7 @@ from bide.contrib.outbox import sending
 from bide.contrib.outbox.sending import Sender, Sent, Written
 from bide.model.context import CurrentJob, within
 from bide.model.job import Claimed
-from bide.worker.outbox import OutboxLike
+from bide.worker.relay import OutboxLike
 
 ROOT = Path(__file__).parents[2]
 

@@ -131,8 +131,8 @@ class Stream:
 def test_one_client_leaves_room_for_others_and_whoever_comes_has_a_stream(
     page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bide.web.live.STREAMS", 3)
-    monkeypatch.setattr("bide.web.live.STREAMS_OF_ONE", 2)
+    monkeypatch.setattr("bide.web.application.STREAMS", 3)
+    monkeypatch.setattr("bide.web.application.STREAMS_OF_ONE", 2)
     mail.enqueue("shop:remind", delay=60)
     owner, other = "127.0.0.1", "127.0.0.2"
     streams = [Stream(page, other) for _ in range(3)]

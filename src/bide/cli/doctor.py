@@ -25,7 +25,7 @@ from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import WorkerInfo
 from bide.version import VERSION
 from bide.views._sync import Site
-from bide.worker.outbox import OutboxLike, load_outbox
+from bide.worker.relay import OutboxLike, load_outbox
 
 Verdict = Literal["ok", "warn", "fail", "note"]
 

@@ -43,7 +43,7 @@ from bide.protocol.commands.queues import WorkerInfo
 from bide.views._sync import Site
 from bide.views.params import report
 from bide.views.timeline import overdue
-from bide.worker.outbox import OutboxLike, explained, load_outbox
+from bide.worker.relay import OutboxLike, explained, load_outbox
 from bide.worker.supervisor import Metrics, serve
 
 

@@ -26,7 +26,7 @@ from bide.client.config import settings
 from bide.errors import UsageError
 from bide.model.ids import short_id
 from bide.views.params import NotFound, moment_json, relative
-from bide.worker.outbox import OutboxLike, OutboxRow, explained, load_outbox
+from bide.worker.relay import OutboxLike, OutboxRow, explained, load_outbox
 
 _log = logs.Log("bide.outbox")
 

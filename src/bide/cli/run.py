@@ -34,7 +34,7 @@ from bide.model.durations import to_bytes, to_us
 from bide.worker import Worker
 from bide.worker.executors import CONCURRENCY, EXECUTORS, processors, uses_processes
 from bide.worker.lifespan import leave_threads_behind
-from bide.worker.outbox import load_outbox, outbox_beside
+from bide.worker.relay import load_outbox, outbox_beside
 from bide.worker.supervisor import Supervisor, WorkerConfig
 from bide.worker.worker import GRACE, LEASE
 

@@ -54,7 +54,7 @@ from bide.queue.dependencies import constraints_of, references
 from bide.queue.event_reader import EventReader
 from bide.tasks import middleware
 from bide.tasks.middleware import Middleware
-from bide.tasks.registry import Named, check_function, task_name
+from bide.tasks.registry import NamedTask, check_function, task_name
 from bide.tasks.task import (
     APART,
     Function,
@@ -635,7 +635,7 @@ def enrolled(
     Return the function, its name, and the same name if it was given.
     """
     task: Any = function
-    if isinstance(task, TaskCall) and isinstance(task, Named):
+    if isinstance(task, TaskCall) and isinstance(task, NamedTask):
         options = options or defaults_of(task.name)
         name = name or task._given
         function = task.function

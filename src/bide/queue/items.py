@@ -109,7 +109,7 @@ class ItemCore:
         return f"<{type(self).__name__} {short_id(self.id)} {self.data!r}>"
 
 
-class Batch(Sequence[I], Generic[I]):
+class ItemBatch(Sequence[I], Generic[I]):
     """The items of one `take`, in the order in which they were due."""
 
     def __init__(self, items: Sequence[I]) -> None:

@@ -25,7 +25,7 @@ from bide.model.schedule import (
     timing_of,
 )
 from bide.protocol.commands.enqueue import Receipt
-from bide.protocol.commands.schedules import Draft, Page
+from bide.protocol.commands.schedules import Draft, SchedulePage
 from bide.protocol.keys import Keys
 from bide.queue.core import QueueCore, not_unique
 from bide.tasks.registry import task_name
@@ -186,7 +186,7 @@ def ran(receipt: Receipt | None, name: str, queue: str, id: str) -> Receipt:
     return receipt
 
 
-def by_name(pages: Sequence[Page]) -> list[Schedule]:
+def by_name(pages: Sequence[SchedulePage]) -> list[Schedule]:
     """Return all schedules of these pages, each once, sorted by name."""
     known = {one.name: one for page in pages for one in page.schedules}
     return [known[name] for name in sorted(known)]

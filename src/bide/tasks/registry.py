@@ -30,7 +30,7 @@ from bide.model.ids import LONGEST_TASK, MAIN, module_of
 Function = Callable[..., Any]
 
 
-class Named:
+class NamedTask:
     """A task with a name by which workers find it."""
 
     name: str
@@ -42,7 +42,7 @@ def task_name(task: Function | str) -> str:
     A worker could not find a lambda, a nested function or a partial. A function of the program that
     runs is named by the module that its file is.
     """
-    if isinstance(task, Named):
+    if isinstance(task, NamedTask):
         name = task.name
     elif isinstance(task, str):
         name = _checked_name(task)

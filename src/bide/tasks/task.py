@@ -35,7 +35,7 @@ from bide.model.payload.body import DEFAULT_TIMEOUT
 from bide.model.payload.signature import Signature
 from bide.model.retry import NO_RETRY, Retry, as_retry
 from bide.protocol.keys import check_priority
-from bide.tasks.registry import Named, is_given, module_file, same, task_name
+from bide.tasks.registry import NamedTask, is_given, module_file, same, task_name
 
 Function = Callable[..., Any]
 
@@ -259,7 +259,7 @@ def known(task: Function | str) -> KnownTask:
     The result is cached for names, functions and tasks. Other callables are not cached: the cache
     would keep them alive.
     """
-    if type(task) not in (str, FunctionType) and not isinstance(task, Named):
+    if type(task) not in (str, FunctionType) and not isinstance(task, NamedTask):
         return _found(task)
     found = _kept(task)
     if _registered.get(found.name) is not found.registered:
@@ -325,7 +325,7 @@ def import_task(name: str, modules: Iterable[str] = ()) -> Function:
 def _import_given(name: str, modules: Sequence[str]) -> Function:
     for module in modules:
         for value in vars(import_module(module)).values():
-            if isinstance(value, Named) and value.name == name and callable(value):
+            if isinstance(value, NamedTask) and value.name == name and callable(value):
                 return value
     if found := _registered.get(name) or _registered.get(CATCH_ALL):
         return found.function

@@ -29,7 +29,7 @@ from bide.protocol.keys import Keys, keys_of
 from bide.queue import AsyncQueue, Queue
 from bide.queue.core import TaskCall
 from bide.queue.job_view import JobView
-from bide.tasks.registry import Named, task_name
+from bide.tasks.registry import NamedTask, task_name
 from bide.tasks.task import Function, signature_of, with_owner
 
 
@@ -173,7 +173,7 @@ def known_task(task: Any) -> Function | str:
         UsageError: the value is not a task, or is a method of one, or is a task of Django that bide
             does not enqueue.
     """
-    if isinstance(owner := getattr(task, "__self__", None), Named):
+    if isinstance(owner := getattr(task, "__self__", None), NamedTask):
         raise UsageError(
             f"Give the task itself, {owner.name}, without .{task.__name__}: its jobs are looked "
             "for, and nothing is called."
@@ -182,7 +182,7 @@ def known_task(task: Any) -> Function | str:
         from bide.contrib.django.backend import job_name  # a task of Django: Django is installed
 
         return job_name(task)
-    is_call = isinstance(task, TaskCall) and not isinstance(task, Named)
+    is_call = isinstance(task, TaskCall) and not isinstance(task, NamedTask)
     if is_call or not (callable(task) or isinstance(task, str)):
         raise UsageError(
             f"Give a task, then its arguments, such as (send, 42, delay='1h'), not {task!r}."

@@ -17,7 +17,7 @@ from bide.errors import UsageError
 from bide.model.ids import check_name, short_id
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.queues import MOST_DOING, WorkerInfo
-from bide.protocol.commands.schedules import Page, read_page
+from bide.protocol.commands.schedules import SchedulePage, read_page
 from bide.protocol.keys import keys_of
 from bide.queue import AsyncQueue
 from bide.queue._async.scan import AsyncReader
@@ -26,7 +26,7 @@ from bide.queue.schedules import by_name
 from bide.queue.select import FoundJob, Mask
 from bide.views.job import mask_secrets
 from bide.views.params import NotFound
-from bide.worker.outbox import OutboxLike
+from bide.worker.relay import OutboxLike
 
 PATIENCE: Final = 2.0
 """Seconds for which a call is repeated when the connection breaks: someone waits for the page."""
@@ -161,7 +161,7 @@ class AsyncSite(AsyncReader):
             for seen in found
         ]
 
-    async def schedules(self, queue: str, most: int | None = None) -> Page:
+    async def schedules(self, queue: str, most: int | None = None) -> SchedulePage:
         """The schedules of a queue, `most` at most."""
         pages = [await self.client.run(read_page(self.keys(queue), "0"))]
         while pages[-1].cursor != "0" and (most is None or len(by_name(pages)) < most):

@@ -15,14 +15,14 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import GATE, is_remote, split_reference
 from bide.protocol.commands.jobs import QueueStats
-from bide.protocol.commands.queues import BEGIN, GroupCounts, Page, WorkerInfo
+from bide.protocol.commands.queues import BEGIN, GroupCounts, GroupPage, WorkerInfo
 from bide.queue.dependencies import by_queue
 from bide.queue.select import FoundJob
 from bide.views._async import AsyncSite
 from bide.views.job import HIDDEN, describe, masked_brief
 from bide.views.params import NotFound, Params, moment_json, report
 from bide.views.timeline import last_minutes, summarize_lateness
-from bide.worker.outbox import OutboxLike, OutboxRow, explained
+from bide.worker.relay import OutboxLike, OutboxRow, explained
 
 
 async def groups(site: AsyncSite, params: Params) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def most_first(groups: Iterable[GroupCounts]) -> list[GroupCounts]:
     return sorted(groups, key=lambda one: (-one.delayed - one.waiting - one.active, one.name))
 
 
-def piece(page: Page) -> dict[str, Any]:
+def piece(page: GroupPage) -> dict[str, Any]:
     """Groups as the page and the API have them."""
     turns = {name: moment_json(from_us(at_us)) for name, at_us in page.turns.items()}
     return {

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from bide.errors import UsageError
 from bide.model.durations import at_to_us, from_us
 from bide.model.schedule import Schedule, Timing, check_schedule_name, id_of
-from bide.protocol.commands.schedules import Page, read_schedules
+from bide.protocol.commands.schedules import SchedulePage, read_schedules
 from bide.queue.schedules import found
 from bide.queue.select import FoundJob
 from bide.views._async import AsyncSite
@@ -35,7 +35,7 @@ class FoundSchedule(NamedTuple):
         return (at - self.now).total_seconds() if at else None
 
 
-def found_in(queue: str, page: Page) -> list[FoundSchedule]:
+def found_in(queue: str, page: SchedulePage) -> list[FoundSchedule]:
     """The schedules of a queue that a page has."""
     return [FoundSchedule(queue, one, from_us(page.now_us)) for one in page.schedules]
 

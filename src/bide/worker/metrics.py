@@ -34,7 +34,7 @@ RUN_TIME: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 18
 """Upper bounds of the run time buckets: seconds that a job ran."""
 
 
-class Histogram(msgspec.Struct, array_like=True):
+class BucketCounts(msgspec.Struct, array_like=True):
     """How many measurements fell into each bucket; the last bucket has no upper bound."""
 
     counts: list[int]
@@ -57,7 +57,7 @@ class Histogram(msgspec.Struct, array_like=True):
             self.counts[bucket] += stop - start
             start = stop
 
-    def add(self, other: Histogram) -> None:
+    def add(self, other: BucketCounts) -> None:
         """Add the counts of another with the same bounds."""
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
@@ -68,12 +68,12 @@ class TaskMetrics(msgspec.Struct, array_like=True):
 
     settled: dict[str, int] = {}
     """Outcomes that the server recorded, by name."""
-    lateness: Histogram = msgspec.field(
-        default_factory=lambda: Histogram([0] * (len(LATENESS) + 1))
+    lateness: BucketCounts = msgspec.field(
+        default_factory=lambda: BucketCounts([0] * (len(LATENESS) + 1))
     )
     """Of the starts: from due to the first statement."""
-    run_time: Histogram = msgspec.field(
-        default_factory=lambda: Histogram([0] * (len(RUN_TIME) + 1))
+    run_time: BucketCounts = msgspec.field(
+        default_factory=lambda: BucketCounts([0] * (len(RUN_TIME) + 1))
     )
     """Of the runs, with any outcome."""
 

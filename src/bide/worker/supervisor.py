@@ -46,11 +46,11 @@ from bide.model.latency import CONTENT_TYPE, Distribution, Family, Labels, expos
 from bide.worker import Worker
 from bide.worker.lifespan import leave_threads_behind
 from bide.worker.metrics import LATENESS, RUN_TIME, ByQueue, add_all, titled
-from bide.worker.outbox import outbox_beside
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import Reader, send
 from bide.worker.processes.linux import signal_name
 from bide.worker.processes.pool import Control
+from bide.worker.relay import outbox_beside
 
 _SEND_PATIENCE: Final = 1.0
 """Seconds to wait while systemd does not read its messages; the event loop is blocked meanwhile."""

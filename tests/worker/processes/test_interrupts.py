@@ -14,7 +14,7 @@ from bide.errors import JobCancelled, JobTimeout
 from bide.model.job import Claimed
 from bide.tasks.task import TaskRegistry
 from bide.worker.processes.child import CANCEL_SIGNAL, Child, Interrupts
-from bide.worker.processes.ipc import JobTable, Row, pair
+from bide.worker.processes.ipc import ChildRow, JobTable, pair
 from bide.worker.running_job import RunningJob
 from tests.worker.processes.test_lines import SETTING
 
@@ -54,7 +54,7 @@ def test_a_coroutine_that_is_ended_before_it_begins_was_not_unfit_to_run(
 
 
 @pytest.fixture
-def row() -> Iterator[Row]:
+def row() -> Iterator[ChildRow]:
     before = {number: signal.getsignal(number) for number in (signal.SIGALRM, CANCEL_SIGNAL)}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     fd = JobTable.create(1)
@@ -67,7 +67,7 @@ def row() -> Iterator[Row]:
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def begun(row: Row) -> tuple[Interrupts, RunningJob]:
+def begun(row: ChildRow) -> tuple[Interrupts, RunningJob]:
     nobody: Any = None
     run = RunningJob(nobody, Claimed("a", b"", 1, 1, 0, 5, 5), 0.0, lambda: None)
     interrupts = Interrupts()
@@ -77,7 +77,7 @@ def begun(row: Row) -> tuple[Interrupts, RunningJob]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGALRM, CANCEL_SIGNAL])
-def test_it_waits_while_something_is_said(row: Row, number: signal.Signals) -> None:
+def test_it_waits_while_something_is_said(row: ChildRow, number: signal.Signals) -> None:
     interrupts, run = begun(row)
     said = []
 
@@ -96,7 +96,7 @@ def test_it_waits_while_something_is_said(row: Row, number: signal.Signals) -> N
     assert run.cancel_requested == (number == CANCEL_SIGNAL)
 
 
-def test_it_ends_a_job_once_and_no_other(row: Row) -> None:
+def test_it_ends_a_job_once_and_no_other(row: ChildRow) -> None:
     interrupts, run = begun(row)
 
     def job() -> None:
@@ -115,7 +115,7 @@ def test_it_ends_a_job_once_and_no_other(row: Row) -> None:
     assert not run.cancel_requested, "that was for another"
 
 
-def test_one_that_was_asked_before_it_began_does_not(row: Row) -> None:
+def test_one_that_was_asked_before_it_began_does_not(row: ChildRow) -> None:
     interrupts, run = begun(row)
     row.request_cancel(7)
     with pytest.raises(JobCancelled):

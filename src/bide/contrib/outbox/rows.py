@@ -43,7 +43,7 @@ LONGEST_STEP: Final = 64
 """Characters of a step of `once`."""
 
 
-class Row(NamedTuple):
+class ChangeRow(NamedTuple):
     """A change of one job, as its columns hold it."""
 
     prefix: str
@@ -78,7 +78,7 @@ def shifted(due: str, elapsed_us: int) -> str:
     return due if due[0] == "=" else f"+{max(0, int(due[1:]) - max(0, elapsed_us))}"
 
 
-def task_row(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
+def task_row(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChangeRow:
     """Return the row that enqueues a call of a task.
 
     Raises:
@@ -95,14 +95,14 @@ def task_row(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
     return row
 
 
-def enqueue_rows(queue: Any, jobs: Iterable[Prepared]) -> list[Row]:
+def enqueue_rows(queue: Any, jobs: Iterable[Prepared]) -> list[ChangeRow]:
     """Return the rows that enqueue prepared jobs.
 
     Raises:
         UsageError: `queue` is not a queue, or an element is not a prepared job.
     """
     checked = _checked_queue(queue)
-    rows: list[Row] = []
+    rows: list[ChangeRow] = []
     for some in Batches(jobs, None):
         rows += _rows(checked, "enqueue", some)
     return rows
@@ -115,7 +115,7 @@ def batch_row(
     into: Callable[..., Any] | str,
     limits: tuple[Duration, Duration | None, int],
     options: Options,
-) -> Row:
+) -> ChangeRow:
     """Return the row that adds an item to a batch; arguments and errors as for `Queue.batch`.
 
     `limits` are `quiet`, `max_wait` and `max_size`.
@@ -133,7 +133,7 @@ def push_rows(
     at: datetime | None,
     id: str | None,
     durability: Durability | None,
-) -> list[Row]:
+) -> list[ChangeRow]:
     """Return the row that pushes an item of data; arguments and errors as for `DelayQueue.push`."""
     if not isinstance(delay_queue, DelayQueue | AsyncDelayQueue):
         raise UsageError(f"push() wants a DelayQueue, not {delay_queue!r}.")
@@ -143,7 +143,7 @@ def push_rows(
 
 def change_row(
     queue: Any, verb: Verb, id: str, delay: Duration | None = None, at: datetime | None = None
-) -> Row:
+) -> ChangeRow:
     """Return the row that changes a job.
 
     Raises:
@@ -152,7 +152,7 @@ def change_row(
     checked = _checked_queue(queue)
     (job_id,) = checked_ids([id])
     due = when(delay, at) if verb == "reschedule" else ""
-    return Row(checked.prefix, checked.name, verb, job_id, due=due)
+    return ChangeRow(checked.prefix, checked.name, verb, job_id, due=due)
 
 
 def check_server(queue: AnyQueue, url: str | None) -> None:
@@ -172,12 +172,12 @@ def _checked_queue(queue: Any) -> QueueCore[Any]:
     return queue
 
 
-def _rows(queue: QueueCore[Any], verb: Verb, jobs: Sequence[Prepared]) -> list[Row]:
+def _rows(queue: QueueCore[Any], verb: Verb, jobs: Sequence[Prepared]) -> list[ChangeRow]:
     binding = queue._binding
     if binding.seal.keyring is not None:
         jobs = signed(jobs, binding.seal)
     return [
-        Row(
+        ChangeRow(
             binding.prefix,
             queue.name,
             verb,

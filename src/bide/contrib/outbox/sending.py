@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol
 
 from bide.client import aio, blocking
-from bide.contrib.outbox.rows import BATCH, AnyQueue, Row, shifted
+from bide.contrib.outbox.rows import BATCH, AnyQueue, ChangeRow, shifted
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -60,7 +60,7 @@ NOW_US: Final = {
 }
 """The present moment by the clock of the database, in microseconds since 1970."""
 
-KEPT: Final = ("id", "written_us", "tries", *Row._fields)
+KEPT: Final = ("id", "written_us", "tries", *ChangeRow._fields)
 """The columns of a row that is put back."""
 
 SWEPT: Final = 1_000
@@ -95,7 +95,7 @@ class Written(NamedTuple):
     number: int
     elapsed_us: int
     """The time since the row was written, by the clock of the database."""
-    row: Row
+    row: ChangeRow
 
 
 class Sent(NamedTuple):
@@ -321,20 +321,20 @@ def _columns(database: str) -> str:
     return f"{', '.join(KEPT)}, {NOW_US[database]} - written_us AS elapsed_us"
 
 
-class Claimed(NamedTuple):
+class ClaimedRow(NamedTuple):
     """A row that was claimed: its place in the table, and the change."""
 
     id: int
     written_us: int
     tries: int
-    row: Row
+    row: ChangeRow
     elapsed_us: int
 
     @classmethod
-    def read(cls, columns: Sequence[Any]) -> Claimed:
+    def read(cls, columns: Sequence[Any]) -> ClaimedRow:
         """Convert what `claim` returned."""
         id, written_us, tries, *values, elapsed_us = columns
-        row = Row(*values)
+        row = ChangeRow(*values)
         return cls(id, written_us, tries, row._replace(body=bytes(row.body)), elapsed_us)
 
     def values(self) -> dict[str, Any]:
@@ -353,8 +353,8 @@ class Fared(NamedTuple):
 
 def send_claimed(
     sender: Sender,
-    found: Sequence[Claimed],
-    put_back: Callable[[Claimed, Fared], None],
+    found: Sequence[ClaimedRow],
+    put_back: Callable[[ClaimedRow, Fared], None],
     is_pending: Callable[[list[str]], bool],
 ) -> tuple[Round, bool]:
     """Send rows that were claimed, and put back those that were not sent.
@@ -378,7 +378,7 @@ def send_claimed(
     return done, True
 
 
-def _fared(one: Claimed, error: BideError, is_pending: Callable[[list[str]], bool]) -> Fared:
+def _fared(one: ClaimedRow, error: BideError, is_pending: Callable[[list[str]], bool]) -> Fared:
     final = is_final(error)
     if final and waits_for_parent(error):
         final = not is_pending(one.row.parents.split())
@@ -419,7 +419,7 @@ class FastPath:
 # -- the relay
 
 
-class Store(Protocol):
+class RelayStore(Protocol):
     """The database's side of a relay."""
 
     def round(self) -> Round:
@@ -435,7 +435,7 @@ class Store(Protocol):
         raise NotImplementedError
 
 
-def relay(store: Store, stopped: Callable[[], bool], burst: bool = False) -> int:
+def relay(store: RelayStore, stopped: Callable[[], bool], burst: bool = False) -> int:
     """Send rows until the relay is stopped; with `burst`, until none can be sent.
 
     Returns:

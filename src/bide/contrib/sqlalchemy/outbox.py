@@ -20,7 +20,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from bide.contrib.outbox.rows import (
     AnyQueue,
-    Row,
+    ChangeRow,
     batch_row,
     change_row,
     check_server,
@@ -44,7 +44,7 @@ from bide.protocol.commands.enqueue import Prepared
 from bide.queue._async.delay import AsyncDelayQueue
 from bide.queue._sync.delay import DelayQueue
 from bide.queue.core import TaskCall
-from bide.worker.outbox import OutboxRow, OutboxStats
+from bide.worker.relay import OutboxRow, OutboxStats
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import (
@@ -455,12 +455,14 @@ class Outbox:
 
     # -- inside
 
-    def _checked(self, queue: AnyQueue, rows: list[Row]) -> list[Row]:
+    def _checked(self, queue: AnyQueue, rows: list[ChangeRow]) -> list[ChangeRow]:
         """Refuse the queue of another server, to which the relay would not send."""
         check_server(queue, self._url)
         return rows
 
-    def _write(self, session: Any, rows: list[Row], answer: Callable[[list[Row]], T]) -> Any:
+    def _write(
+        self, session: Any, rows: list[ChangeRow], answer: Callable[[list[ChangeRow]], T]
+    ) -> Any:
         if hasattr(session, "registry"):  # a scoped session
             session = session()
         if isinstance(session, Session | sa.Connection):
@@ -477,7 +479,7 @@ class Outbox:
 
         return write()
 
-    def _insert(self, rows: list[Row], session: Session | sa.Connection) -> None:
+    def _insert(self, rows: list[ChangeRow], session: Session | sa.Connection) -> None:
         if not rows:
             return
         table = self.tables.outbox
@@ -503,15 +505,15 @@ class Outbox:
         self._fast_path.send(partial(tables.round_of, self.tables, engine, sender), numbers)
 
 
-def _first(rows: list[Row]) -> str:
+def _first(rows: list[ChangeRow]) -> str:
     return rows[0].job_id
 
 
-def _all(rows: list[Row]) -> list[str]:
+def _all(rows: list[ChangeRow]) -> list[str]:
     return [row.job_id for row in rows]
 
 
-def _nothing(rows: list[Row]) -> None:
+def _nothing(rows: list[ChangeRow]) -> None:
     return None
 
 

@@ -24,18 +24,18 @@ from bide.contrib.outbox.sending import (
     CHANNEL,
     NOW_US,
     SWEPT,
-    Claimed,
+    ClaimedRow,
     Fared,
+    RelayStore,
     Round,
     Sender,
-    Store,
     relay,
     send_claimed,
     wait_for_notify,
 )
 from bide.errors import PayloadError, UsageError
 from bide.model.durations import from_us
-from bide.worker.outbox import OutboxRow, OutboxStats
+from bide.worker.relay import OutboxRow, OutboxStats
 
 if TYPE_CHECKING:
     from bide.contrib.sqlalchemy.outbox import Outbox
@@ -244,11 +244,11 @@ def round_of(
             if connection.scalar(sa.select(table.c.id).limit(1)) is None:
                 return Round()
             connection.rollback()
-        found = [Claimed.read(row) for row in _claim(connection, table, numbers, most)]
+        found = [ClaimedRow.read(row) for row in _claim(connection, table, numbers, most)]
         if not found:
             return Round()
 
-        def put_back(one: Claimed, fared: Fared) -> None:
+        def put_back(one: ClaimedRow, fared: Fared) -> None:
             retry_us = None if fared.pause_us is None else now_us() + fared.pause_us
             values = {"tries": fared.tries, "error": fared.error, "retry_us": retry_us}
             connection.execute(sa.insert(table).values(one.values() | values))
@@ -386,7 +386,7 @@ class Once(OnceBase):
 # -- the relay
 
 
-class _Store(Store):
+class _Store(RelayStore):
     """The common part of the blocking and the awaited store."""
 
     def __init__(self, outbox: Outbox, engine: sa.Engine, sender: Sender) -> None:

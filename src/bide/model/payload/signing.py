@@ -94,7 +94,7 @@ class Keyring:
         return self._secrets.get(id)
 
 
-class Named(Protocol):
+class KeyNames(Protocol):
     """A queue's names, as its keys have them."""
 
     @property
@@ -112,7 +112,7 @@ class Seal(NamedTuple):
     """Signs and checks the jobs of one queue; without keys it does neither."""
 
     keyring: Keyring | None
-    keys: Named
+    keys: KeyNames
 
     def sign(self, kind: Kind, id: str, data: bytes) -> bytes:
         """The data with their signature, if there is a key to sign with."""

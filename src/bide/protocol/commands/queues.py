@@ -346,7 +346,7 @@ class GroupCounts(NamedTuple):
     """Whether `rate` was configured for this group; otherwise it is the queue's `group_rate`."""
 
 
-class Page(NamedTuple):
+class GroupPage(NamedTuple):
     """Some of a queue's groups."""
 
     cursor: str
@@ -394,12 +394,12 @@ def counts(keys: Keys, name: str) -> Command[GroupCounts]:
     return command("groups", keys, args, lambda reply: _read(reply).groups[0])
 
 
-def page(keys: Keys, cursor: str) -> Command[Page]:
+def page(keys: Keys, cursor: str) -> Command[GroupPage]:
     """Some of the groups that have jobs or are configured; one may be told twice."""
     return command("groups", keys, ("-", cursor, PAGE), _read)
 
 
-def _read(reply: list[Any]) -> Page:
+def _read(reply: list[Any]) -> GroupPage:
     found, turns = [], {}
     for name, *numbers, rate, turn_us in pieces(reply, 3, 10):
         delayed, waiting, running, priority, limit, configured, paused = numbers
@@ -413,4 +413,4 @@ def _read(reply: list[Any]) -> Page:
         )
         if turn_us:
             turns[text(name)] = turn_us
-    return Page(reply[2].decode(), found, reply[1], turns)
+    return GroupPage(reply[2].decode(), found, reply[1], turns)

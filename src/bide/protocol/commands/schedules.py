@@ -52,7 +52,7 @@ class Edited(NamedTuple):
     """As it is now; None where it is gone."""
 
 
-class Page(NamedTuple):
+class SchedulePage(NamedTuple):
     """Some of a queue's schedules."""
 
     cursor: str
@@ -137,12 +137,12 @@ def _set(
     return command("schedule_set", keys, args, parse, followup=followup)
 
 
-def read_page(keys: Keys, cursor: str) -> Command[Page]:
+def read_page(keys: Keys, cursor: str) -> Command[SchedulePage]:
     """Read some of a queue's schedules; what cannot be read is left out (`bide fsck` says so)."""
     return command("schedule_list", keys, (cursor, PAGE), _read_page)
 
 
-def read_schedules(keys: Keys, names: Sequence[str]) -> Command[Page]:
+def read_schedules(keys: Keys, names: Sequence[str]) -> Command[SchedulePage]:
     """Read schedules by their names, `CHUNK` at most; those that are not there are left out."""
     return command("schedule_list", keys, ("0", PAGE, *names[:CHUNK]), _read_page)
 
@@ -153,7 +153,7 @@ def refill(keys: Keys, schedule: Schedule, times: Sequence[int], closed: bool) -
     return command("schedule_refill", keys, args, lambda reply: reply[0] == b"ok")
 
 
-def refills(keys: Keys, page: Page) -> list[Command[bool]]:
+def refills(keys: Keys, page: SchedulePage) -> list[Command[bool]]:
     """Send the schedules that were read more of their times.
 
     Raises:
@@ -194,6 +194,6 @@ def _written(times: Sequence[int]) -> str:
     return " ".join(map(str, times))
 
 
-def _read_page(reply: list[Any]) -> Page:
+def _read_page(reply: list[Any]) -> SchedulePage:
     read = [Schedule.read(text(name), record) for name, record in pieces(reply, 3, 2)]
-    return Page(reply[2].decode(), reply[1], [one for one in read if one is not None])
+    return SchedulePage(reply[2].decode(), reply[1], [one for one in read if one is not None])

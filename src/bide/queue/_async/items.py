@@ -13,7 +13,7 @@ from bide.model.durations import Duration
 from bide.model.job import Claimed
 from bide.model.payload.body import encode_error
 from bide.protocol.commands.enqueue import when
-from bide.queue.items import Batch, ItemCore, TakeOptions
+from bide.queue.items import ItemBatch, ItemCore, TakeOptions
 
 if TYPE_CHECKING:
     from bide.queue._async.delay import AsyncDelayQueue
@@ -118,7 +118,7 @@ class AsyncItem(ItemCore):
         return (await self._delay_queue._extend([self], lease))[0]
 
 
-class AsyncItems(Batch[AsyncItem]):
+class AsyncItems(ItemBatch[AsyncItem]):
     """The items of one `take`; each method answers all of them in one round trip."""
 
     def __init__(self, delay_queue: AsyncDelayQueue, items: Sequence[AsyncItem]) -> None:

@@ -18,7 +18,7 @@ from bide.queue import loops
 from bide.queue.binding import note_task_queue
 from bide.queue.core import TaskCall, as_due, enrolled
 from bide.queue.job_view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, Read, Reason, explain
-from bide.tasks.registry import Named
+from bide.tasks.registry import NamedTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -169,7 +169,7 @@ class AwaitedCall(TaskCall[P, R, "AsyncQueue"]):
         return AwaitedCall(self.function, queue or self.queue, self._over(options), self._given)
 
 
-class AsyncTask(AwaitedCall[P, R], Named, Generic[P, C, R]):
+class AsyncTask(AwaitedCall[P, R], NamedTask, Generic[P, C, R]):
     """A function of a queue: call it to run it here, enqueue it to run it in a worker when due."""
 
     name: str

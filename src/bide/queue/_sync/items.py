@@ -14,7 +14,7 @@ from bide.model.durations import Duration
 from bide.model.job import Claimed
 from bide.model.payload.body import encode_error
 from bide.protocol.commands.enqueue import when
-from bide.queue.items import Batch, ItemCore, TakeOptions
+from bide.queue.items import ItemBatch, ItemCore, TakeOptions
 
 if TYPE_CHECKING:
     from bide.queue._sync.delay import DelayQueue
@@ -117,7 +117,7 @@ class Item(ItemCore):
         return self._delay_queue._extend([self], lease)[0]
 
 
-class Items(Batch[Item]):
+class Items(ItemBatch[Item]):
     """The items of one `take`; each method answers all of them in one round trip."""
 
     def __init__(self, delay_queue: DelayQueue, items: Sequence[Item]) -> None:

@@ -27,7 +27,7 @@ CONCURRENCY: Final = 100
 """Default number of jobs at the same time, if they do not run in processes."""
 
 
-class Limits(NamedTuple):
+class ExecutorLimits(NamedTuple):
     """The executor, how many jobs run at the same time, and when a process is replaced."""
 
     executor: ExecutorKind
@@ -51,7 +51,7 @@ def processors() -> int:
 
 def check_limits(
     executor: ExecutorKind, concurrency: int | None, max_jobs: int | None, max_rss: int | str | None
-) -> Limits:
+) -> ExecutorLimits:
     """Check the options of a worker, and fill in the defaults.
 
     Raises:
@@ -73,12 +73,12 @@ def check_limits(
     if max_jobs is not None and executor == "fork":
         raise UsageError("max_jobs= has no effect with executor='fork': a process runs one job.")
     most = None if max_rss is None else to_bytes(max_rss, "max_rss")
-    return Limits(executor, concurrency, max_jobs, most)
+    return ExecutorLimits(executor, concurrency, max_jobs, most)
 
 
 def make_executor(
     worker: str,
-    limits: Limits,
+    limits: ExecutorLimits,
     served: TaskRegistry,
     modules: Sequence[str],
     pickled: set[str],

@@ -23,8 +23,8 @@ from bide.worker.processes import linux
 from bide.worker.processes.ipc import (
     Assign,
     Decided,
-    Done,
     Exited,
+    JobDone,
     LostJobs,
     NoteAdded,
     Reply,
@@ -167,7 +167,7 @@ class ProcessExecutor(Executor):
     def _on_replies(self, replies: list[Reply]) -> None:
         for reply in replies:
             run = self._held.get(reply.number)  # type: ignore[union-attr]
-            if isinstance(reply, Done):
+            if isinstance(reply, JobDone):
                 self._moved_at = time.monotonic()
                 if run is not None:  # a report to hooks may be assigned before waiting jobs
                     self._newest = max(self._newest, reply.number)

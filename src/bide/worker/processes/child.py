@@ -61,14 +61,14 @@ from bide.worker.processes import linux
 from bide.worker.processes.ipc import (
     Assign,
     ChildPipes,
+    ChildRow,
     Decided,
-    Done,
     InitFailed,
+    JobDone,
     Leaving,
     NoteAdded,
     Ready,
     Reply,
-    Row,
     Setting,
     decode_assign,
     encode,
@@ -90,7 +90,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._run: RunningJob | None = None
-        self._row: Row | None = None
+        self._row: ChildRow | None = None
         self._number = 0
         self._state = _CLOSED
         self._deferred: Callable[[], BaseException] | None = None
@@ -103,7 +103,7 @@ class Interrupts:
         signal.signal(CANCEL_SIGNAL, self._check_cancel)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def begin(self, run: RunningJob, row: Row, number: int) -> None:
+    def begin(self, run: RunningJob, row: ChildRow, number: int) -> None:
         """Set the job that signals apply to."""
         self._run, self._row, self._number = run, row, number
         self._deferred, self._has_cancelled = None, False
@@ -234,7 +234,7 @@ class Child:
         self._dead: set[int] = set()
         self._pid = 0
 
-    def live(self, slot: int, row: Row) -> int:
+    def live(self, slot: int, row: ChildRow) -> int:
         """Run jobs until there are no more for this child; return its exit code."""
         self._slot, self._row, self._pid = slot, row, os.getpid()
         if resources():
@@ -310,7 +310,7 @@ class Child:
             set_title(IDLE)
         self._interrupts.end()
         took = time.monotonic() - now
-        done = Done(assign.number, outcome.ended, took, run.started_at, run.missing)
+        done = JobDone(assign.number, outcome.ended, took, run.started_at, run.missing)
         if (reported := self._report_end(done, outcome, run)) is not outcome:
             self._call_back(reported, run)
         self._row.end()
@@ -322,7 +322,9 @@ class Child:
         call_hooks(run, outcome, self._served, self._wait)
         self._check_self(run)
 
-    def _report_end(self, end: Decided | Done, outcome: RunOutcome, run: RunningJob) -> RunOutcome:
+    def _report_end(
+        self, end: Decided | JobDone, outcome: RunOutcome, run: RunningJob
+    ) -> RunOutcome:
         """Report an outcome, and return it; the job fails if its result cannot be sent."""
         if self._pipes.send(encode(end)):  # no signal can interrupt this
             return outcome
@@ -446,7 +448,7 @@ def flush() -> None:
             stream.flush()
 
 
-def run_child(child: Child, slot: int, row: Row) -> NoReturn:
+def run_child(child: Child, slot: int, row: ChildRow) -> NoReturn:
     """Run as a child, and exit without the exit handlers of the parent."""
     code = 1
     try:

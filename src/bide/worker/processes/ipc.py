@@ -89,7 +89,7 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     ended: Ended
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+class JobDone(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """A job has ended, and its child is free."""
 
     number: int
@@ -108,7 +108,7 @@ class NoteAdded(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     text: bytes
 
 
-Reply = Ready | InitFailed | Leaving | Decided | Done | NoteAdded
+Reply = Ready | InitFailed | Leaving | Decided | JobDone | NoteAdded
 
 
 class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -409,16 +409,16 @@ class JobTable:
         """The number of rows."""
         return len(self._map) // _ROW
 
-    def row(self, slot: int) -> Row:
+    def row(self, slot: int) -> ChildRow:
         """Return the row of a slot."""
-        return Row(self._map, slot * _ROW)
+        return ChildRow(self._map, slot * _ROW)
 
     def close(self) -> None:
         """Unmap the table."""
         self._map.close()
 
 
-class Row:
+class ChildRow:
     """The row of one child."""
 
     __slots__ = ("_at", "_map")

@@ -24,16 +24,16 @@ from bide.worker.lifespan import CLOSING
 from bide.worker.processes import linux
 from bide.worker.processes.child import CANCEL_SIGNAL
 from bide.worker.processes.ipc import (
+    ChildRow,
     Decided,
-    Done,
     Exited,
     InitFailed,
+    JobDone,
     JobTable,
     NoteAdded,
     Reader,
     Ready,
     Reply,
-    Row,
     Setting,
     Spawn,
     Spawned,
@@ -57,7 +57,7 @@ OPENING: Final = DEFAULT_TIMEOUT
 class Slot:
     """The place of one child at a time."""
 
-    def __init__(self, index: int, row: Row) -> None:
+    def __init__(self, index: int, row: ChildRow) -> None:
         self.index: Final = index
         self.row: Final = row
         self.pid = 0
@@ -295,7 +295,7 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds between a child or a fork server that could not start and the next one."""
 
 _LAST_MOMENT: Final = 5.0
-_OF_JOBS: Final = (Done, NoteAdded, Decided)
+_OF_JOBS: Final = (JobDone, NoteAdded, Decided)
 _LEAST_ROOM: Final = 256
 """Bytes that even the shortest message takes in the buffer of a socket."""
 

@@ -24,8 +24,8 @@ from bide.contrib.django.running import AtCommit
 from bide.contrib.outbox.rows import (
     BATCH,
     AnyQueue,
+    ChangeRow,
     OnceBase,
-    Row,
     batch_row,
     change_row,
     check_server,
@@ -37,12 +37,12 @@ from bide.contrib.outbox.sending import (
     CHANNEL,
     NOW_US,
     SWEPT,
-    Claimed,
+    ClaimedRow,
     Fared,
     FastPath,
+    RelayStore,
     Round,
     Sender,
-    Store,
     claim,
     relay,
     relay_in_thread,
@@ -56,7 +56,7 @@ from bide.protocol.commands.enqueue import Prepared
 from bide.queue._async.delay import AsyncDelayQueue
 from bide.queue._sync.delay import DelayQueue
 from bide.queue.core import TaskCall
-from bide.worker.outbox import OutboxRow, OutboxStats
+from bide.worker.relay import OutboxRow, OutboxStats
 
 P = ParamSpec("P")
 
@@ -328,7 +328,7 @@ class Outbox:
 
         return common_url()
 
-    def _write(self, queue: AnyQueue, rows: Sequence[Row], alone: bool = False) -> None:
+    def _write(self, queue: AnyQueue, rows: Sequence[ChangeRow], alone: bool = False) -> None:
         """Insert rows in the transaction; with `alone`, without one in a transaction of its own."""
         connection = checked_connection(self.using)
         is_atomic = connection.in_atomic_block
@@ -511,7 +511,7 @@ def _rows(using: str) -> Any:
     return model("Row")._base_manager.using(using)
 
 
-def insert(using: str, rows: Sequence[Row]) -> list[int]:
+def insert(using: str, rows: Sequence[ChangeRow]) -> list[int]:
     """Insert rows in the transaction, and return their numbers."""
     kind, now = model("Row"), _now()
     made = [kind(**row._asdict(), written_us=now) for row in rows]
@@ -531,7 +531,7 @@ def round_of(
         if not found:
             return Round()
 
-        def put_back(one: Claimed, fared: Fared) -> None:
+        def put_back(one: ClaimedRow, fared: Fared) -> None:
             row, now = model("Row"), _now()
             retry_us = None if fared.pause_us is None else now + fared.pause_us
             values = {"tries": fared.tries, "error": fared.error, "retry_us": retry_us}
@@ -546,14 +546,14 @@ def round_of(
     return done
 
 
-def _claim(connection: Any, numbers: Sequence[int] | None, most: int) -> list[Claimed]:
+def _claim(connection: Any, numbers: Sequence[int] | None, most: int) -> list[ClaimedRow]:
     table = connection.ops.quote_name(model("Row")._meta.db_table)
     listed = None if numbers is None else f"({', '.join(['%s'] * len(numbers))})"
     with connection.cursor() as cursor:
         if getattr(connection, "isolation_level", None) and not connection.savepoint_ids:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute(claim(table, connection.vendor, "%s", listed), [*(numbers or ()), most])
-        return [Claimed.read(columns) for columns in cursor.fetchall()]
+        return [ClaimedRow.read(columns) for columns in cursor.fetchall()]
 
 
 def _now() -> Any:
@@ -562,7 +562,7 @@ def _now() -> Any:
     return NowUs()
 
 
-class DjangoStore(Store):
+class DjangoStore(RelayStore):
     """The store of a relay, which runs in one thread."""
 
     def __init__(self, using: str, sender: Sender, keep_us: int, stop: threading.Event) -> None:
