@@ -19,7 +19,7 @@ import regions
 from bide.cli.main import group
 
 PAGE: Final = regions.DOCS / "cli.md"
-SHARED: Final = ("--url", "--prefix", "--json")
+SHARED: Final = ("--url", "--prefix", "--mask", "--json")
 """Options that the page explains once; `--help` too, which no section names."""
 ENDLESS: Final = 1_000_000_000
 

@@ -278,7 +278,7 @@ def test_everything_is_in_json(home: Path, one_url: str, mail: Queue) -> None:
     assert set(listed) == {
         "id", "queue", "state", "task", "description", "priority", "enqueued", "due", "started",
         "finished", "run_time", "attempt",
-        "worker", "lateness", "cancelling", "error",
+        "worker", "lateness", "cancelling", "error", "masked",
     }  # fmt: skip
     assert set(shown) == {*listed} | {
         "now", "expires", "expired", "parents", "waits_for", "waits_for_count",

@@ -233,9 +233,9 @@ def look_at(snapshot: Snapshot) -> None:
                 getattr(view, name)
     seen = FoundJob("mail", snapshot)
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        _print(seen, explain(Read("mail", snapshot, _COUNTS, [])), "")
-        echo_json(job.full(seen))
-        screen.remark(seen), relative(-seen.ago)
+        _print(seen, explain(Read("mail", snapshot, _COUNTS, [])), "", job.mask_secrets)
+        echo_json(job.full(seen, job.mask_secrets))
+        screen.remark(job.mask_secrets, seen), relative(-seen.ago)
     check_harmless(out.getvalue())
     with contextlib.suppress(BideError):
         ItemInfo.read(snapshot)

@@ -43,6 +43,7 @@ import msgspec
 from bide import logs
 from bide.cli.options import (
     import_from_here,
+    mask_of,
     option,
     queues_option,
     served_modules,
@@ -136,7 +137,8 @@ def serve_page() -> None:
     from bide.web.application import serve
 
     listener = socket.socket(fileno=int(sys.argv[-1]))
-    serve(app(url=os.environ["BIDE_URL"], local_role="operator"), listener)
+    page = app(url=os.environ["BIDE_URL"], local_role="operator", mask=mask_of(None))
+    serve(page, listener)
 
 
 _LOOK_EVERY: Final = 0.01
@@ -577,6 +579,7 @@ def dev(
     """
     import_from_here()
     told = settings()
+    mask_of(None)  # the dashboard's: raises before anything starts
     program = find_program(app, Path.cwd()) if app else None
     given = (program.module,) if program else ()
     profiles = {} if queues else told.workers

@@ -21,17 +21,20 @@ from bide.cli.options import (
     import_from_here,
     json_option,
     limit_option,
+    mask_of,
+    mask_option,
+    masked_site_options,
     option,
     queue_option,
+    say_masked,
     server_options,
-    site_options,
     together,
     yes_option,
 )
 from bide.cli.screen import aside, bar, confirmed, count, echo, echo_json, shortened, table
 from bide.cli.show import filter_options, job_columns, locate, ls, read_ids, scan, show
 from bide.errors import BideError, JobCancelled, JobFailed, JobWaitTimeout, UsageError
-from bide.logs import printable
+from bide.logs import plain, printable
 from bide.model.dedup import Unique
 from bide.model.durations import to_us
 from bide.model.ids import short_id
@@ -48,6 +51,7 @@ from bide.queue.select import (
     FoundJob,
     How,
     JobVerb,
+    Mask,
     in_turn,
     read_over,
     read_value,
@@ -84,8 +88,7 @@ _CHOOSING: Final = together(
     limit_option("jobs to change", most=EVERY),
     flag("--dry-run", "List the matching jobs, and change nothing."),
     yes_option,
-    site_options,
-    json_option,
+    masked_site_options,
 )
 """Arguments and options that say which jobs are meant."""
 
@@ -274,7 +277,7 @@ def _rehearse(verb: JobVerb, where: dict[str, list[str]], meant: Meant) -> None:
         room = _SHOWN - len(shown)
         shown += [FoundJob(queue, seen) for seen in meant.site.fetch(queue, ids[:room])]
     if shown:
-        table(job_columns(with_queue=True), shown)
+        table(job_columns(True, meant.site.mask), shown)
     if total > len(shown):
         echo(f"... and {total - len(shown):,} more")
     echo(f"Would {verb.name} {count(total, 'job')}; nothing was changed.")
@@ -345,6 +348,7 @@ def _option(
     "the task's --queue, --in, --priority, --expires, --group, --unique and --durability.",
 )
 @server_options
+@mask_option
 @json_option
 def enqueue(
     task: str,
@@ -353,6 +357,7 @@ def enqueue(
     no_check: bool,
     url: str | None,
     prefix: str | None,
+    mask: str | None,
     as_json: bool,
     at: str | None,
     unique: str | None,
@@ -373,6 +378,7 @@ def enqueue(
     waits = wait or wait_timeout is not None
     if wait_timeout is not None:
         to_us(wait_timeout, "--wait-timeout")  # before anything is added
+    shown = mask_of(mask, as_json)
     name = task_name(task)
     positional, named = split(args)
     if not no_check:
@@ -397,8 +403,9 @@ def enqueue(
     if as_json:
         known = {"id": job.id, "queue": queue, "created": job.created, "result": job.enqueue_result}
         known |= report(job, "due", "confirmed")
-        ended, error = _wait(job, wait_timeout) if waits else ({}, None)
+        ended, error = _wait(job, wait_timeout, shown) if waits else ({}, None)
         echo_json(known | ended)
+        say_masked([*ended.values()])
         if error is not None:
             raise error
         return
@@ -413,17 +420,20 @@ def enqueue(
         due = moment_exactly(job.due)
         echo(f"{short_id(job.id)} on {queue}: {name}, {job.enqueue_result}, due {due}")
     if waits:
-        echo(f"completed: {shortened(written(job.wait(wait_timeout)))}")
+        result = shown(name, "result", plain(job.wait(wait_timeout)))
+        echo(f"completed: {shortened(written(result))}")
 
 
-def _wait(job: Job[Any], timeout: str | None) -> tuple[dict[str, Any], BideError | None]:
+def _wait(
+    job: Job[Any], timeout: str | None, mask: Mask
+) -> tuple[dict[str, Any], BideError | None]:
     """Wait for the job's end; return the job as JSON has it, and the error that ended the wait."""
     error: BideError | None = None
     try:
         job.wait(timeout)
     except (JobFailed, JobCancelled, JobWaitTimeout) as caught:
         error = caught
-    return {"job": full(FoundJob(job.queue.name, job.refresh()._seen()))}, error
+    return {"job": full(FoundJob(job.queue.name, job.refresh()._seen()), mask)}, error
 
 
 def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:

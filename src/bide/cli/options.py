@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from bide.client.config import LOG_FORMATS, WorkerSettings, settings, url_or_prefix
+from bide.client.config import (
+    LOG_FORMATS,
+    WorkerSettings,
+    mask_setting,
+    settings,
+    url_or_prefix,
+)
 from bide.errors import TaskNotFound, UsageError
 from bide.model.ids import check_name
-from bide.queue.select import unmasked
+from bide.queue.select import Mask, unmasked
 from bide.tasks.task import import_module
 from bide.views._sync import Site
+from bide.views.job import read_mask
 from bide.views.params import did_you_mean
 from bide.worker.queue_state import read_strategy
 
@@ -99,10 +106,60 @@ def site_options(function: Callable[..., Any]) -> Any:
 
     @wraps(function)
     def with_site(*args: Any, url: str | None, prefix: str | None, **options: Any) -> Any:
-        site = Site(url, prefix, mask=unmasked, retry_for=0, no_queue=_no_queue)
-        return function(*args, site=site, **options)
+        return function(*args, site=_site(url, prefix, unmasked), **options)
 
     return server_options(with_site)
+
+
+def masked_site_options(function: Callable[..., Any]) -> Any:
+    """`--url`, `--prefix`, `--mask` and `--json`; the site has the mask of what is shown."""
+
+    @wraps(function)
+    def with_site(
+        *args: Any,
+        url: str | None,
+        prefix: str | None,
+        mask: str | None,
+        as_json: bool,
+        **options: Any,
+    ) -> Any:
+        site = _site(url, prefix, mask_of(mask, as_json))
+        return function(*args, site=site, as_json=as_json, **options)
+
+    return server_options(mask_option(json_option(with_site)))
+
+
+def _site(url: str | None, prefix: str | None, mask: Mask) -> Site:
+    """What the command reads; its filters see every value."""
+    more: dict[str, Any] = {"no_queue": _no_queue, "search_mask": unmasked}
+    return Site(url, prefix, mask=mask, retry_for=0, **more)
+
+
+mask_option = option(
+    "--mask",
+    "MASK",
+    "What hides secrets in the output: secrets, none or MODULE:FUNCTION; otherwise $BIDE_MASK, "
+    "[tool.bide], secrets (none for --json).",
+)
+"""`--mask`: hides values in what is shown."""
+
+
+def mask_of(given: str | None, as_json: bool = False) -> Mask:
+    """The mask given, else that of the settings; otherwise JSON is complete, and text is masked.
+
+    Programs read JSON, and copies of it must not lack values unless somebody has asked for that.
+    """
+    if ":" in (given or mask_setting()[0] or ""):
+        import_from_here()
+    return read_mask(given, "--mask", "none" if as_json else "secrets")
+
+
+def say_masked(jobs: Sequence[dict[str, Any]]) -> None:
+    """On standard error, that JSON lacks values, and how to have them."""
+    from bide.cli.screen import aside, count
+
+    if masked := sum(bool(each["masked"]) for each in jobs):
+        aside(f"The mask hides values of {count(masked, 'job')}; --mask none prints them.")
 
 
 log_options = together(

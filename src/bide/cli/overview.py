@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import click
+from msgspec.structs import replace
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -20,6 +21,9 @@ from bide.cli.options import (
     flag,
     json_option,
     limit_option,
+    mask_of,
+    mask_option,
+    masked_site_options,
     option,
     queue_option,
     queues_option,
@@ -37,6 +41,7 @@ from bide.model.job import EVENTS, LISTABLE, Event, State
 from bide.protocol.commands import jobs as job_commands
 from bide.queue import Queue
 from bide.queue.event_reader import EventReader
+from bide.queue.select import masked_error
 from bide.views import READS
 from bide.views._async import AsyncSite
 from bide.views._sync import Site
@@ -79,6 +84,7 @@ _MOST: Final = 12
 )
 @flag("--once", "Print one reading and end, as without a terminal.")
 @server_options
+@mask_option
 @json_option
 def top(
     queues: tuple[str, ...],
@@ -87,13 +93,14 @@ def top(
     once: bool,
     url: str | None,
     prefix: str | None,
+    mask: str | None,
     as_json: bool,
 ) -> None:
     """Watch what is due, queues and workers; Ctrl-C ends it.
 
     The bars count the jobs of all queues that are due, from now to the end of the span.
     """
-    site = AsyncSite(url, prefix, queues or None)
+    site = AsyncSite(url, prefix, queues or None, mask_of(mask, as_json))
     console = Console()
 
     async def look() -> dict[str, Any]:
@@ -232,8 +239,7 @@ def info(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
 @queues_option("Queue whose jobs are listed; repeat for more.")
 @limit_option("jobs to list", 20, job_commands.MAX_PAGE)
 @option("--within", "DURATION", "Maximum time until a job is due.")
-@site_options
-@json_option
+@masked_site_options
 def upcoming(
     queues: tuple[str, ...], limit: int, within: str | None, site: Site, as_json: bool
 ) -> None:
@@ -264,7 +270,7 @@ def upcoming(
         Column("in", lambda seen: ahead(-seen.ago), right=True),
         Column("at", lambda seen: moment(from_us(seen.snapshot.due_us))),
         Column("queue", lambda seen: seen.queue, cut="end"),
-        Column("task", lambda seen: data_line(seen) or seen.snapshot.task, cut="start"),
+        Column("task", lambda seen: data_line(seen, site.mask) or seen.snapshot.task, cut="start"),
         Column("id", lambda seen: short_id(seen.id)),
     ]
     empty = "No job is delayed." if within is None else f"No job is due within {within}."
@@ -299,6 +305,7 @@ _STYLE: Final[dict[str, Style]] = {
 @option("--name", "NAME", "Listener's name: its events are kept for ten minutes more.")
 @option("--timeout", "DURATION", "End after this time without an event.")
 @server_options
+@mask_option
 @json_option
 def events(
     queue_name: str,
@@ -309,9 +316,11 @@ def events(
     timeout: str | None,
     url: str | None,
     prefix: str | None,
+    mask: str | None,
     as_json: bool,
 ) -> None:
     """Print the events of a queue, until Ctrl-C."""
+    shown = mask_of(mask, as_json)
     queue = Queue(queue_name, url=url, prefix=prefix)
     tasks = _Tasks(queue)
     following = queue.events(
@@ -321,6 +330,7 @@ def events(
         try:
             for event in following:
                 task = tasks.of(event, following._reader)
+                event = replace(event, error=masked_error(event.error, task, shown))
                 if as_json:
                     echo_json(_document(event, task))
                 else:

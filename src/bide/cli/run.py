@@ -17,6 +17,8 @@ from bide.cli.options import (
     flag,
     import_from_here,
     log_options,
+    mask_of,
+    mask_option,
     option,
     profile_named,
     queues_option,
@@ -210,6 +212,7 @@ def _share_processors(found: Sequence[tuple[dict[str, Any], int]]) -> None:
     help="Outbox whose rows are shown too: shop.db:outbox; repeat for more.",
 )
 @server_options
+@mask_option
 def web(
     listen: str,
     operator: bool,
@@ -217,6 +220,7 @@ def web(
     outboxes: tuple[str, ...],
     url: str | None,
     prefix: str | None,
+    mask: str | None,
 ) -> None:
     """Serve the dashboard: what is due, queues, jobs, workers.
 
@@ -248,6 +252,7 @@ def web(
         queues=queues or None,
         outboxes={path: load_outbox(path) for path in outboxes},
         local_role="operator" if operator else "viewer",
+        mask=mask_of(mask),
     )
     with _listening(host, port) as listener:
         at, number = listener.getsockname()[:2]

@@ -27,7 +27,7 @@ from bide.errors import UsageError
 from bide.logs import plain, printable
 from bide.model.job import State
 from bide.queue.job_view import error_line
-from bide.queue.select import FoundJob
+from bide.queue.select import FoundJob, Mask, masked_error
 from bide.views.job import REMARK, cut, data_line, given_description
 
 _SGR: Final = {
@@ -289,15 +289,18 @@ def state_cell(state: State) -> Cell:
     return Cell(state.value, STATE_STYLE.get(state.value, ""))
 
 
-def remark(seen: FoundJob) -> Cell:
+def remark(mask: Mask, seen: FoundJob) -> Cell:
     """The one thing worth a column: how far it is, its last error, its data or description."""
     notes = seen.snapshot.notes
     if seen.snapshot.asked:
         return Cell("asked to end", "yellow")
     if seen.state == State.ACTIVE and notes.progress:
         return Cell(f"{notes.progress.fraction:.0%} {notes.progress.text}".rstrip())
-    if notes.error and seen.state != State.COMPLETED:
+    error = masked_error(notes.error, seen.snapshot.task, mask)
+    if error and seen.state != State.COMPLETED:
         attempt = seen.snapshot.attempt
-        line = f"{f'{attempt} attempts, ' if attempt > 1 else ''}{error_line(notes.error)}"
+        line = f"{f'{attempt} attempts, ' if attempt > 1 else ''}{error_line(error)}"
         return Cell(cut(line, REMARK), "red" if seen.state == State.FAILED else "dim")
-    return Cell(data_line(seen)) if seen.snapshot.is_item else Cell(given_description(seen), "dim")
+    if seen.snapshot.is_item:
+        return Cell(data_line(seen, mask))
+    return Cell(given_description(seen), "dim")

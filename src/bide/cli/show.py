@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from typing import Any, Final
 
@@ -19,11 +19,11 @@ from bide.cli.options import (
     completing,
     flag,
     import_configured,
-    json_option,
     limit_option,
+    masked_site_options,
     option,
     queues_option,
-    site_options,
+    say_masked,
     together,
 )
 from bide.cli.screen import (
@@ -42,6 +42,7 @@ from bide.cli.screen import (
 from bide.cli.screen import show as show_list
 from bide.client.config import signing_keys
 from bide.errors import PayloadError, UsageError
+from bide.logs import plain
 from bide.model.dedup import describe_dedup
 from bide.model.durations import at_to_us, describe, from_us, to_us
 from bide.model.history import Attempt
@@ -52,10 +53,21 @@ from bide.model.payload.serializers import calls_in, is_batch
 from bide.model.payload.signing import Kind, Seal, Verdict
 from bide.protocol.commands.jobs import MAX_PAGE
 from bide.queue._sync.scan import Scan
-from bide.queue.job_view import Reason, call, error_line, not_found, written
-from bide.queue.select import EVERY, PAGE, Filter, FoundJob, anywhere, before_us, read_pairs
+from bide.queue.job_view import Reason, error_line, not_found, written
+from bide.queue.select import (
+    EVERY,
+    PAGE,
+    Filter,
+    FoundJob,
+    Mask,
+    anywhere,
+    before_us,
+    masked_error,
+    read_pairs,
+    unmasked,
+)
 from bide.views._sync import Site
-from bide.views.job import brief, full, given_description, policy_line, why_report
+from bide.views.job import brief, call_line, full, given_description, policy_line, why_report
 from bide.views.params import ORDER, moment_exactly, read_moment, relative
 
 _FILTER: Final = together(
@@ -188,8 +200,7 @@ def locate(
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @queues_option("Queue to look in; repeat for more.")
-@site_options
-@json_option
+@masked_site_options
 def show(ids: tuple[str, ...], queues: tuple[str, ...], site: Site, as_json: bool) -> None:
     """Show all data of jobs.
 
@@ -204,20 +215,20 @@ def show(ids: tuple[str, ...], queues: tuple[str, ...], site: Site, as_json: boo
         return seal.verdict(kind, seen.id, seen.snapshot.raw_body)
 
     reasons = site.reasons(found)
+    if site.mask is not unmasked and any(map(_has_unnamed, found)):
+        import_configured("positional arguments have no names here, so the mask cannot see them")
     if as_json:
-        echo_json(
-            {
-                "jobs": [
-                    full(seen) | {"why": why_report(why), "signature": signature(seen)}
-                    for seen, why in zip(found, reasons, strict=True)
-                ]
-            }
-        )
+        shown = [
+            full(seen, site.mask) | {"why": why_report(why), "signature": signature(seen)}
+            for seen, why in zip(found, reasons, strict=True)
+        ]
+        echo_json({"jobs": shown})
+        say_masked(shown)
     else:
         for i, seen in enumerate(found):
             if i:
                 echo()
-            _print(seen, reasons[i], _SIGNATURES[signature(seen)] if keyring else "")
+            _print(seen, reasons[i], _SIGNATURES[signature(seen)] if keyring else "", site.mask)
     if missing:
         raise not_found(missing[0])
 
@@ -230,15 +241,25 @@ _SIGNATURES: Final[dict[Verdict, str | Cell]] = {
 }
 
 
-def _print(seen: FoundJob, reasons: Sequence[Reason], signature: str | Cell) -> None:
-    known = [*_facts(seen, reasons), ("signature", signature)]
+def _has_unnamed(seen: FoundJob) -> bool:
+    """Whether it has positional arguments, whose names only its function knows."""
+    if seen.snapshot.is_item:
+        return False
+    try:
+        return bool(seen.snapshot.head.args)
+    except PayloadError:
+        return False
+
+
+def _print(seen: FoundJob, reasons: Sequence[Reason], signature: str | Cell, mask: Mask) -> None:
+    known = [*_facts(seen, reasons, mask), ("signature", signature)]
     facts((name, value) for name, value in known if value not in ("", Cell("")))
     job = seen.job
     if job.attempts:
         echo()
         echo("attempts that ended badly", "dim")
         for attempt in job.attempts:
-            _print_attempt(attempt)
+            _print_attempt(attempt, seen.snapshot.task, mask)
     if moves := seen.snapshot.notes.moves:
         echo()
         echo("rescheduled", "dim")
@@ -252,19 +273,25 @@ def _print(seen: FoundJob, reasons: Sequence[Reason], signature: str | Cell) -> 
             echo(f"  {moment_exactly(line.at)}  {line.text}")
 
 
-def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str | Cell]]:
+def _facts(
+    seen: FoundJob, reasons: Sequence[Reason], mask: Mask
+) -> Iterator[tuple[str, str | Cell]]:
     job, now = seen.job, from_us(seen.snapshot.now_us)
     is_item = seen.snapshot.is_item
+
+    def masked(kind: str, read: Callable[[], Any]) -> str | Cell:
+        return _or_why(lambda: shortened(written(mask(seen.snapshot.task, kind, plain(read())))))
+
     yield "item" if is_item else "job", short_id(job.id)
     yield "queue", seen.queue
     state = state_cell(job.status)
     yield "state", Cell(f"{state.text}, asked to end", "yellow") if job.cancelling else state
     if is_item:
-        yield "data", _or_why(lambda: shortened(written(seen.snapshot.data())))
+        yield "data", masked("data", seen.snapshot.data)
     else:
         yield "task", job.task
         yield "description", shortened(given_description(seen))
-        yield "arguments", _or_why(lambda: _arguments(seen))
+        yield "arguments", _or_why(lambda: _arguments(seen, mask))
     yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "enqueued", _enqueued(seen, now)
@@ -291,11 +318,11 @@ def _facts(seen: FoundJob, reasons: Sequence[Reason]) -> Iterator[tuple[str, str
     if job.progress:
         progress = job.progress
         yield "progress", f"{progress.fraction:.0%} {progress.text} ({_ago(progress.at, now)})"
-    if job.error:
-        yield "error", Cell(error_line(job.error), "red")
+    if error := masked_error(job.error, seen.snapshot.task, mask):
+        yield "error", Cell(error_line(error), "red")
     if seen.state == State.COMPLETED:
-        yield "result", _or_why(lambda: shortened(written(job.result)))
-    yield "meta", _meta(seen)
+        yield "result", masked("result", lambda: job.result)
+    yield "meta", masked("meta", lambda: job.meta) if _has_meta(seen) else ""
 
 
 def _enqueued(seen: FoundJob, now: datetime) -> str | Cell:
@@ -369,32 +396,33 @@ def _or_why(text: Callable[[], str | Cell]) -> str | Cell:
         return Cell(str(error), "yellow")
 
 
-def _arguments(seen: FoundJob) -> str | Cell:
+def _arguments(seen: FoundJob, mask: Mask) -> str | Cell:
     if seen.snapshot.head.codec == "pickle":
         return Cell("pickled, and not read here: reading a pickle can run any code", "dim")
-    return shortened(call(seen.job.args, seen.job.kwargs)) or Cell("none", "dim")
+    line = call_line(seen.snapshot.task, seen.job.args, seen.job.kwargs, mask)
+    return shortened(line) or Cell("none", "dim")
 
 
-def _meta(seen: FoundJob) -> str:
+def _has_meta(seen: FoundJob) -> bool:
     try:
-        meta: dict[str, Any] = seen.job.meta
+        return bool(seen.job.meta)
     except PayloadError:
-        return ""
-    return shortened(written(meta)) if meta else ""
+        return False
 
 
-def _print_attempt(attempt: Attempt) -> None:
+def _print_attempt(attempt: Attempt, task: str, mask: Mask) -> None:
     ran = describe((attempt.ended - attempt.started).total_seconds())
     worker = short_id(attempt.worker)
     echo(f"  {attempt.number}  {moment_exactly(attempt.started)}  ran {ran} on {worker}")
-    if attempt.error is None:
+    error = masked_error(attempt.error, task, mask)
+    if error is None:
         echo(
             "     its worker died or stopped; it is not known how far the attempt came",
             "yellow",
         )
         return
-    echo(f"     {error_line(attempt.error)}", "red")
-    lines = attempt.error.traceback.splitlines()
+    echo(f"     {error_line(error)}", "red")
+    lines = error.traceback.splitlines()
     if any(line.startswith("  File ") for line in lines):  # otherwise it repeats the line above
         for line in lines:
             echo(f"     {line}", "dim")
@@ -413,8 +441,7 @@ def _ago(at: datetime, now: datetime) -> str:
 @limit_option("jobs to list", 50, EVERY)
 @option("--offset", "N", "Number of jobs to skip.", type=click.IntRange(0, EVERY), default=0)
 @flag("--ids only_ids", "Print ids only, for `bide jobs ... -`.")
-@site_options
-@json_option
+@masked_site_options
 def ls(
     queues: tuple[str, ...],
     wanted: Filter,
@@ -438,18 +465,20 @@ def ls(
         for seen in found:
             echo(seen.id)
     else:
+        shown = [brief(seen, site.mask) for seen in found] if as_json else []
         show_list(
             as_json,
-            lambda: {"jobs": [brief(seen) for seen in found], "more": more},
-            job_columns(len(names) > 1),
+            lambda: {"jobs": shown, "more": more},
+            job_columns(len(names) > 1, site.mask),
             found,
             "No job fits." if names else "No queue has been used yet.",
         )
+        say_masked(shown)
     if more and not as_json:
         aside(f"There are more than these {count(limit, 'job')}; see --limit and --offset.")
 
 
-def job_columns(with_queue: bool) -> list[Column]:
+def job_columns(with_queue: bool, mask: Mask) -> list[Column]:
     """The columns of a table of jobs."""
     queue = Column("queue", lambda seen: seen.queue, cut="end")
     return [
@@ -458,5 +487,5 @@ def job_columns(with_queue: bool) -> list[Column]:
         Column("state", lambda seen: state_cell(seen.state)),
         Column("when", lambda seen: relative(-seen.ago), right=True),
         Column("task", lambda seen: seen.snapshot.task, cut="start"),
-        Column("", remark, cut="end"),
+        Column("", partial(remark, mask), cut="end"),
     ]

@@ -8,6 +8,7 @@ above it. It is read once per directory and process.
     url = "redis://127.0.0.1:6379/0"
     prefix = "shop"
     log-format = "json"
+    mask = "secrets"
 
     [tool.bide.worker]
     modules = ["shop.tasks"]
@@ -48,6 +49,7 @@ VARIABLES: Final[dict[str, str]] = {
     "BIDE_PREFIX": "of all keys",
     "BIDE_SIGNING_KEYS": "keys that sign jobs, and are asked of them: `ID:SECRET,ID:SECRET`",
     "BIDE_LOG_FORMAT": "how a worker logs: text, kv or json",
+    "BIDE_MASK": "what hides secrets in what is shown: secrets, none or module:function",
     "BIDE_WEB_VIEWER_TOKEN": "lets those who have it look at the page",
     "BIDE_WEB_OPERATOR_TOKEN": "lets those who have it change things on the page too",
     "BIDE_SERVER": "the program that `bide demo` and tests start as their server",
@@ -62,7 +64,7 @@ _Duration = int | float | str
 
 _NUMBER: Final = "a whole number, 1 or more, not {!r}"
 _MUST_BE: Final = {
-    **dict.fromkeys(("url", "prefix", "executor"), "text that is not empty"),
+    **dict.fromkeys(("url", "prefix", "executor", "mask"), "text that is not empty"),
     **dict.fromkeys(("concurrency", "workers", "max-jobs"), _NUMBER),
     **dict.fromkeys(("modules", "queues"), 'a list of names, such as ["a", "b"]'),
     "log-format": f"one of {', '.join(LOG_FORMATS)}, not {{!r}}",
@@ -95,6 +97,8 @@ class Settings(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_field
     url: _Text | None = None
     prefix: _Text | None = None
     log_format: LogFormat | None = None
+    mask: _Text | None = None
+    """`secrets`, `none` or `module:function`."""
     worker: WorkerSettings = WorkerSettings()
     workers: dict[str, WorkerSettings] = {}
     """`[tool.bide.workers.NAME]`: the profiles; a key that one leaves out is that of `worker`."""
@@ -118,6 +122,7 @@ def settings() -> Settings:
         url=os.environ.get("BIDE_URL") or file.url,
         prefix=os.environ.get("BIDE_PREFIX") or file.prefix,
         log_format=log_format or file.log_format,
+        mask=os.environ.get("BIDE_MASK") or file.mask,
         worker=file.worker,
         workers=file.workers,
         file=file.file,
@@ -137,6 +142,14 @@ def url_or_prefix(name: str, given: str | None) -> tuple[str | None, str]:
         return value, f" (from ${variable})"
     file = _file()
     return getattr(file, name), f" (from {file.file})"
+
+
+def mask_setting() -> tuple[str | None, str]:
+    """Return the mask of the environment or the file, and its source for an error text."""
+    if text := os.environ.get("BIDE_MASK"):
+        return text, "$BIDE_MASK"
+    file = _file()
+    return file.mask, f"mask in [tool.bide] of {file.file}"
 
 
 def signing_keys() -> Keyring | None:

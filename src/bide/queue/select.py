@@ -159,13 +159,23 @@ class FoundJob(NamedTuple):
 UNBEGUN: Final = (State.WAITING, State.DELAYED, State.BLOCKED)
 
 Mask = Callable[[str, str, Any], Any]
-"""From a task's name, what it is (`args`, `kwargs`, `meta`, `result`, `data`) and the value: what
-is shown in its place, as JSON can hold it."""
+"""From a task's name, what it is (`args`, `kwargs`, `meta`, `result`, `data`, `error`) and the
+value: what is shown in its place, as JSON can hold it. An error is text: its message, and then its
+traceback."""
 
 
 def unmasked(task: str, kind: str, value: Any) -> Any:
-    """Show every value: the mask of the library, and of the command line."""
+    """Show every value: the mask of the library, and the mask `none`."""
     return value
+
+
+def masked_error(error: ErrorInfo | None, task: str, mask: Mask) -> ErrorInfo | None:
+    """Return an error as it is shown: with its message and its traceback behind the mask."""
+    if error is None or mask is unmasked:
+        return error
+    shown = [mask(task, "error", text) for text in (error.message, error.traceback)]
+    message, trace = (text if isinstance(text, str) else written(text) for text in shown)
+    return ErrorInfo(error.type, message, trace)
 
 
 def searched(snapshot: Snapshot, mask: Mask) -> str:
@@ -230,8 +240,10 @@ class Filter:
             return False
         if self.group is not None and snapshot.constraints.group != self.group:
             return False
-        if (self.error is not None or self.kind) and not self._fits_error(snapshot.notes.error):
-            return False
+        if self.error is not None or self.kind:
+            error = masked_error(snapshot.notes.error, snapshot.task, mask)
+            if not self._fits_error(error):
+                return False
         if self.since_us is not None and at_us < self.since_us:
             return False
         if self.until_us is not None and at_us >= self.until_us:

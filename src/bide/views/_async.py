@@ -47,13 +47,15 @@ class AsyncSite(AsyncReader):
         mask: Mask = mask_secrets,
         retry_for: float = PATIENCE,
         no_queue: Callable[[str, Sequence[str], str], str] = _no_queue_here,
+        search_mask: Mask | None = None,
     ) -> None:
         """Set up; nothing is sent yet.
 
         `no_queue` writes the sentence for a name that is not among those of the queues there are.
         """
         client = aio.AsyncClient(url, retry_for=retry_for)
-        super().__init__(client, check_name(resolve_prefix(prefix), "prefix"), mask)
+        prefix = check_name(resolve_prefix(prefix), "prefix")
+        super().__init__(client, prefix, mask, search_mask)
         self.where: Final = client.where
         self._retry_for = retry_for
         self._no_queue = no_queue

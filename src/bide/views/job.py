@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, cast
 
 import msgspec
 
-from bide.errors import PayloadError
+from bide.client.config import mask_setting
+from bide.errors import PayloadError, TaskNotFound, UsageError
 from bide.logs import plain
 from bide.model.dedup import describe_dedup
 from bide.model.durations import describe as describe_duration
@@ -18,10 +23,12 @@ from bide.model.job import Snapshot
 from bide.model.payload.body import ErrorInfo
 from bide.model.retry import Retry
 from bide.queue.job_view import Reason, call, written
-from bide.queue.select import FoundJob, Mask
+from bide.queue.select import FoundJob, Mask, masked_error, unmasked
 from bide.tasks.registry import module_file
-from bide.tasks.task import signature_of_loaded
-from bide.views.params import moment_json, report
+from bide.tasks.task import import_module, signature_of_loaded
+from bide.views.params import did_you_mean, moment_json, report
+
+log: Final = logging.getLogger(__name__)
 
 REMARK: Final = 200
 """Characters of an error that a list shows, even where lines have no end."""
@@ -32,12 +39,12 @@ def cut(text: str, most: int, end: str = "…") -> str:
     return text if len(text) <= most else f"{text[:most]}{end}"
 
 
-def data_line(seen: FoundJob) -> str:
+def data_line(seen: FoundJob, mask: Mask) -> str:
     """The data of an item, as far as a list has room; nothing of a job."""
     if not seen.snapshot.is_item:
         return ""
     try:
-        line = written(seen.snapshot.data())
+        line = written(mask(seen.snapshot.task, "data", plain(seen.snapshot.data())))
     except PayloadError as error:
         return str(error)
     return cut(line, REMARK)
@@ -51,16 +58,25 @@ def given_description(seen: FoundJob) -> str:
         return ""
 
 
-def brief(seen: FoundJob) -> dict[str, Any]:
-    """A job as `bide jobs ls --json` has it."""
-    job, error = seen.job, seen.snapshot.notes.error
+def brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
+    """A job as `bide jobs ls --json` has it; `masked` names what the mask has changed."""
+    job, snapshot = seen.job, seen.snapshot
+    error = masked_error(snapshot.notes.error, snapshot.task, mask)
+    masked = [] if error == snapshot.notes.error else ["error"]
+    description = job.description
+    if not snapshot.is_item and describe(snapshot, mask) != describe(snapshot, unmasked):
+        description = describe(snapshot, mask)
+        masked.append("description")
     return {
         "id": job.id,
         "queue": seen.queue,
         "state": job.status.value,
-        **report(job, "task", "description", "priority", "enqueued", "due", "started", "finished"),
+        **report(job, "task"),
+        "description": description,
+        **report(job, "priority", "enqueued", "due", "started", "finished"),
         **report(job, "run_time", "attempt", "worker", "lateness", "cancelling"),
         "error": error and report(error, "type", "message"),
+        "masked": masked,
     }
 
 
@@ -97,8 +113,19 @@ def policy_line(policy: Retry) -> str:
     return cut(", ".join(parts), REMARK)
 
 
-def full(seen: FoundJob) -> dict[str, Any]:
+def full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
     """A job as `bide jobs show --json` has it; an item of data has less."""
+    shown = _full(seen, mask)
+    for kind in PAYLOAD:
+        if (value := shown.get(kind)) is not None:
+            shown[kind] = plain(mask(seen.snapshot.task, kind, value))
+            if shown[kind] != value:
+                shown["masked"].append(kind)
+    return shown
+
+
+def _full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
+    """The same, with its payload as it is."""
     job, snapshot = seen.job, seen.snapshot
     unread: list[str] = []
 
@@ -110,11 +137,11 @@ def full(seen: FoundJob) -> dict[str, Any]:
                 unread.append(str(error))
             return None
 
-    known = brief(seen) | {
+    known = brief(seen, mask) | {
         "now": moment_json(from_us(snapshot.now_us)),
         "unreadable": unread,
-        "error": _error(job.error),
-        "attempts": [_attempt(attempt) for attempt in job.attempts],
+        "error": _error(masked_error(job.error, snapshot.task, mask)),
+        "attempts": [_attempt(attempt, snapshot.task, mask) for attempt in job.attempts],
         "rescheduled": [
             {"at": moment_json(at), "from": moment_json(was), "to": moment_json(due)}
             for at, was, due in snapshot.notes.moves
@@ -145,9 +172,9 @@ def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
     return [report(reason, "kind", "text", "until") for reason in reasons]
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
+def _attempt(attempt: Attempt, task: str, mask: Mask) -> dict[str, Any]:
     known = report(attempt, "number", "started", "ended", "worker", "crashed")
-    return known | {"error": _error(attempt.error)}
+    return known | {"error": _error(masked_error(attempt.error, task, mask))}
 
 
 def _error(error: ErrorInfo | None) -> dict[str, Any] | None:
@@ -175,7 +202,7 @@ PAYLOAD: Final = ("args", "kwargs", "meta", "result", "data")
 def masked_brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
     """A job in a list."""
     progress = seen.snapshot.notes.progress
-    return brief(seen) | {
+    return brief(seen, mask) | {
         "description": describe(seen.snapshot, mask),
         "moment_ago": seen.ago,
         "progress": None if progress is None else progress.fraction,
@@ -184,11 +211,7 @@ def masked_brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
 
 def masked_full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
     """Everything that is known of a job."""
-    shown = _OF_JOBS | full(seen) | {"description": describe(seen.snapshot, mask)}
-    for kind in PAYLOAD:
-        if shown.get(kind) is not None:
-            shown[kind] = plain(mask(seen.snapshot.task, kind, shown[kind]))
-    return shown
+    return _OF_JOBS | full(seen, mask) | {"description": describe(seen.snapshot, mask)}
 
 
 def describe(snapshot: Snapshot, mask: Mask) -> str:
@@ -202,13 +225,17 @@ def describe(snapshot: Snapshot, mask: Mask) -> str:
             return cut(head.description, _LONGEST)
         if head.codec != "json":
             return task
-        args = mask(task, "args", plain(list(head.args)))
-        kwargs = mask(task, "kwargs", plain(dict(head.kwargs)))
-        if not isinstance(args, list) or not isinstance(kwargs, dict):
-            return f"{task}(…)"
-        return cut(f"{task}({call(args, kwargs)})", _LONGEST)
+        return cut(f"{task}({call_line(task, head.args, head.kwargs, mask)})", _LONGEST)
     except PayloadError:
         return task
+
+
+def call_line(task: str, args: Any, kwargs: Any, mask: Mask) -> str:
+    """Arguments as in source code, behind the mask."""
+    args, kwargs = mask(task, "args", plain(list(args))), mask(task, "kwargs", plain(dict(kwargs)))
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        return "…"
+    return call(args, kwargs)
 
 
 HIDDEN: Final = "•••"
@@ -249,3 +276,70 @@ def _masked(value: Any, depth: int) -> Any:
     if isinstance(value, list | tuple):
         return [_masked(each, depth - 1) for each in value]
     return value
+
+
+_MASKS: Final[dict[str, Mask]] = {"secrets": mask_secrets, "none": unmasked}
+_FUNCTION: Final = re.compile(r"(\w+(?:\.\w+)*):(\w+(?:\.\w+)*)")
+
+
+def read_mask(given: Mask | str | None, what: str = "mask=", otherwise: str = "secrets") -> Mask:
+    """Return the mask that is given, otherwise the mask of the settings; text names it.
+
+    Raises:
+        UsageError: there is no such mask, or it cannot be called as one.
+    """
+    where = what if what.endswith("=") else f"{what} "
+    if given is None:
+        given, where = mask_setting()
+        where += " = "
+    if given is None:
+        return _MASKS[otherwise]
+    if not isinstance(given, str):
+        return _checked(given, f"{where}{module_file(given) if callable(given) else repr(given)}")
+    if given in _MASKS:
+        return _MASKS[given]
+    said, found = f"{where}{cut(given, 80)!r}", _FUNCTION.fullmatch(given)
+    if found is None:
+        end = did_you_mean(given, _MASKS) or "; write secrets, none or MODULE:FUNCTION."
+        raise UsageError(f"{said} is not a mask{end}")
+    try:
+        return _checked(attrgetter(found[2])(import_module(found[1])), said)
+    except TaskNotFound as error:
+        raise UsageError(f"{said}: {error}") from None
+    except AttributeError:
+        raise UsageError(
+            f"{said}: the module {found[1]!r} has no {found[2]!r}; write MODULE:FUNCTION with the "
+            "name of a function in it."
+        ) from None
+
+
+def _checked(mask: Any, said: str) -> Mask:
+    """Return a mask that hides what it fails on."""
+    if mask in _MASKS.values():
+        return cast("Mask", mask)
+    try:
+        if not callable(mask) or inspect.iscoroutinefunction(mask):
+            raise TypeError
+        inspect.signature(mask).bind("task", "kind", None)
+    except TypeError:
+        raise UsageError(
+            f"{said} is not a mask; give a plain function that takes task, kind and value, and "
+            "returns what is shown."
+        ) from None
+    except ValueError:  # a built-in without a signature
+        pass
+    return partial(_safely, mask, said, set())
+
+
+def _safely(mask: Mask, said: str, known: set[type], task: str, kind: str, value: Any) -> Any:
+    """Call a mask; hide what it raises on, and log each type of error once."""
+    try:
+        return plain(mask(task, kind, value))
+    except Exception as error:
+        if type(error) not in known:
+            known.add(type(error))
+            log.warning(
+                "%s raised %r for the %s of %s; what it fails on is hidden, so correct the mask",
+                *(said, error, kind, task),
+            )
+        return HIDDEN

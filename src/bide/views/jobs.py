@@ -11,6 +11,7 @@ from bide.errors import UsageError
 from bide.model.durations import from_us
 from bide.model.ids import LONGEST
 from bide.model.job import FINISHED, State
+from bide.model.payload.body import ErrorInfo
 from bide.protocol.commands import jobs as job_commands
 from bide.queue._async.scan import AsyncScan
 from bide.queue.job_view import not_found
@@ -21,6 +22,7 @@ from bide.queue.select import (
     FoundJob,
     first_line,
     kind_of,
+    masked_error,
     pattern_of,
     read_pairs,
 )
@@ -75,7 +77,7 @@ async def _named(site: AsyncSite, queues: Sequence[str], wanted: Filter) -> list
         return []
     pages = await site.each(queues, lambda keys: job_commands.fetch(keys, [wanted.text]))
     found = [FoundJob(queue, seen) for queue, (seen,) in pages.items() if seen is not None]
-    return [seen for seen in found if wanted.fits(seen, site.mask)]
+    return [seen for seen in found if wanted.fits(seen, site.search_mask)]
 
 
 async def job(site: AsyncSite, params: Params) -> dict[str, Any]:
@@ -161,9 +163,9 @@ class _Group:
     sample: Mapping[str, str] = field(default_factory=dict)
     """Queue and id of the newest."""
 
-    def add(self, seen: FoundJob, kind: str) -> None:
+    def add(self, seen: FoundJob, kind: str, error: ErrorInfo | None) -> None:
         """Count one more."""
-        at_us, error = seen.moment_us, seen.snapshot.notes.error
+        at_us = seen.moment_us
         is_first = not self.queues  # of which the moment may be any: what is stored may be damaged
         if is_first or at_us < self.first_us:
             self.first_us = at_us
@@ -217,8 +219,9 @@ async def _by_kind(
     for queue, share in _shares({queue: counts[queue] for queue in shown}, look).items():
         scan = AsyncScan(site, [queue], wanted, look=share)
         async for seen in scan.each():
-            kind = kind_of(seen.snapshot.notes.error)
-            groups.setdefault(kind, _Group()).add(seen, kind)
+            error = masked_error(seen.snapshot.notes.error, seen.snapshot.task, site.mask)
+            kind = kind_of(error)
+            groups.setdefault(kind, _Group()).add(seen, kind, error)
         looked += scan.looked
     ordered = sorted(groups.items(), key=lambda each: -each[1].queues.total())
     return {

@@ -47,7 +47,7 @@ from bide.logs import plain
 from bide.queue.select import Mask
 from bide.views import READS
 from bide.views._async import AsyncSite
-from bide.views.job import mask_secrets
+from bide.views.job import read_mask
 from bide.views.params import NotFound, Params
 from bide.web.access import (
     HEADERS,
@@ -109,7 +109,7 @@ def app(
     operator_token: str | None = None,
     authorize: Authorize | None = None,
     local_role: Role | str | None = None,
-    mask: Mask = mask_secrets,
+    mask: Mask | str | None = None,
     outboxes: Mapping[str, OutboxLike] | None = None,
 ) -> Starlette:
     """Create the dashboard, an ASGI application that you serve or mount in another application.
@@ -123,10 +123,12 @@ def app(
             `$BIDE_WEB_OPERATOR_TOKEN`.
         authorize: a function that decides instead of tokens, for an application with users of its
             own. It takes a Starlette request, and returns `"viewer"`, `"operator"` or None. It may
-            be a coroutine function..
+            be a coroutine function.
         local_role: the role of requests from this machine, if there is no token and no `authorize`.
             For development, and for a dashboard that is behind no proxy.
-        mask: the function that masks payloads; default `mask_secrets`.
+        mask: the function that masks payloads and errors, or its name: `"secrets"`
+            (`mask_secrets`), `"none"` or `"module:function"`. Default `$BIDE_MASK`, otherwise
+            `mask` in `[tool.bide]`, otherwise `"secrets"`.
         outboxes: outboxes whose rows the dashboard shows, by the names that it gives them. They
             have rows of all queues, so `queues` may not be given too. Use engines that block.
 
@@ -137,7 +139,7 @@ def app(
         viewer_token = os.environ.get(VARIABLES[Role.VIEWER])
         operator_token = os.environ.get(VARIABLES[Role.OPERATOR])
     access = Access(viewer_token, operator_token, authorize, local_role)
-    site = AsyncSite(url, prefix, queues, mask)
+    site = AsyncSite(url, prefix, queues, read_mask(mask))
     if outboxes and queues is not None:
         raise UsageError("An outbox has rows of all queues; give either outboxes= or queues=.")
     site.outboxes.update(outboxes or {})

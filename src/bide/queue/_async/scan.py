@@ -55,11 +55,21 @@ T = TypeVar("T")
 class AsyncReader:
     """The queues of a prefix, as they are read."""
 
-    def __init__(self, client: aio.AsyncClient, prefix: str, mask: Mask = unmasked) -> None:
-        """Set up; nothing is sent yet."""
+    def __init__(
+        self,
+        client: aio.AsyncClient,
+        prefix: str,
+        mask: Mask = unmasked,
+        search_mask: Mask | None = None,
+    ) -> None:
+        """Set up; nothing is sent yet.
+
+        Filters see what `search_mask` lets through; by default what is shown.
+        """
         self.client: Final = client
         self.prefix: Final = prefix
         self.mask: Final = mask
+        self.search_mask: Final = search_mask or mask
         self._ahead = timedelta()
 
     @property
@@ -130,14 +140,14 @@ class AsyncScan:
             if len(found) == most:
                 self.next = place
                 break
-            if self.wanted.fits(seen, self.reader.mask):
+            if self.wanted.fits(seen, self.reader.search_mask):
                 found.append(seen)
         return found
 
     async def each(self) -> AsyncIterator[FoundJob]:
         """All that fit among those that are looked at."""
         async for seen, _ in self._places():
-            if self.wanted.fits(seen, self.reader.mask):
+            if self.wanted.fits(seen, self.reader.search_mask):
                 yield seen
 
     async def ids(self) -> AsyncIterator[tuple[State, str, str]]:

@@ -56,11 +56,21 @@ T = TypeVar("T")
 class Reader:
     """The queues of a prefix, as they are read."""
 
-    def __init__(self, client: blocking.Client, prefix: str, mask: Mask = unmasked) -> None:
-        """Set up; nothing is sent yet."""
+    def __init__(
+        self,
+        client: blocking.Client,
+        prefix: str,
+        mask: Mask = unmasked,
+        search_mask: Mask | None = None,
+    ) -> None:
+        """Set up; nothing is sent yet.
+
+        Filters see what `search_mask` lets through; by default what is shown.
+        """
         self.client: Final = client
         self.prefix: Final = prefix
         self.mask: Final = mask
+        self.search_mask: Final = search_mask or mask
         self._ahead = timedelta()
 
     @property
@@ -129,14 +139,14 @@ class Scan:
             if len(found) == most:
                 self.next = place
                 break
-            if self.wanted.fits(seen, self.reader.mask):
+            if self.wanted.fits(seen, self.reader.search_mask):
                 found.append(seen)
         return found
 
     def each(self) -> Iterator[FoundJob]:
         """All that fit among those that are looked at."""
         for seen, _ in self._places():
-            if self.wanted.fits(seen, self.reader.mask):
+            if self.wanted.fits(seen, self.reader.search_mask):
                 yield seen
 
     def ids(self) -> Iterator[tuple[State, str, str]]:
