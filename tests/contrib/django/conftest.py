@@ -14,6 +14,7 @@ from bide import Retry
 from tests.support.postgres import Postgres
 
 LATER = Retry(backoff=[3600])
+SOON = Retry(1, backoff=[600])
 DATABASE = Path(tempfile.mkdtemp(prefix="django-")) / "db.sqlite3"
 
 if not settings.configured:
@@ -29,7 +30,7 @@ if not settings.configured:
             "once": {
                 "BACKEND": "tests.contrib.django.backends.Own",
                 "QUEUES": [],
-                "OPTIONS": {"retry": 1},
+                "OPTIONS": {"retry": SOON},
             },
         },
         INSTALLED_APPS=["bide.contrib.django", "bide.contrib.django.outbox"],

@@ -257,7 +257,7 @@ def work(order: int) -> None: ...
 def test_a_job_that_fails_after_its_commit_is_charged_once(shop: Shop) -> None:
     attempts = []
 
-    @shop.queue.task(name="charge_once", retry=1)
+    @shop.queue.task(name="charge_in_session", retry=1)
     def charge_order(order: int) -> Any:
         found = charge(shop, order)
         attempts.append((current_job().token, found))

@@ -266,7 +266,7 @@ def test_an_engine_with_another_isolation_level(database: str, one_url: str, lev
 
 def test_awaited_sessions(shop: Shop, database: str) -> None:
     queue = AsyncQueue("orders", url=shop.url)
-    task = queue.task(name="awaited")(cancel_unpaid)
+    task = queue.task(name="awaited_unpaid")(cancel_unpaid)
     driver = {
         "sqlite": "sqlite+aiosqlite",
         "postgresql+psycopg": "postgresql+asyncpg",

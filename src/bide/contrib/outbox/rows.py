@@ -12,7 +12,7 @@ first has committed or rolled back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -102,10 +102,9 @@ def enqueue_rows(queue: Any, jobs: Iterable[Prepared]) -> list[ChangeRow]:
         UsageError: `queue` is not a queue, or an element is not a prepared job.
     """
     checked = _checked_queue(queue)
-    rows: list[ChangeRow] = []
-    for some in Batches(jobs, None):
-        rows += _rows(checked, "enqueue", some)
-    return rows
+    # A list, as an iterator's error would say how many of its jobs were sent before it.
+    some = next(Batches(list(jobs) if isinstance(jobs, Iterator) else jobs, None), ())
+    return _rows(checked, "enqueue", some)
 
 
 def batch_row(

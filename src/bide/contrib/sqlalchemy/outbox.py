@@ -11,13 +11,14 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.util import await_only, greenlet_spawn
 
+from bide.contrib.outbox import OutboxBase, UnsentRows
 from bide.contrib.outbox.rows import (
     AnyQueue,
     ChangeRow,
@@ -28,23 +29,23 @@ from bide.contrib.outbox.rows import (
     push_rows,
     task_row,
 )
-from bide.contrib.outbox.sending import CHANNEL, FastPath, Sender, relay_in_thread
+from bide.contrib.outbox.sending import CHANNEL, Sender
 from bide.contrib.sqlalchemy import tables
 from bide.contrib.sqlalchemy.tables import (
     AwaitedStore,
     BlockingStore,
     Once,
+    TableRows,
     check_dialect,
     tables_of,
 )
 from bide.errors import UsageError
-from bide.model.durations import Duration, to_us
+from bide.model.durations import Duration
 from bide.model.options import Durability, Options
 from bide.protocol.commands.enqueue import Prepared
 from bide.queue._async.delay import AsyncDelayQueue
 from bide.queue._sync.delay import DelayQueue
 from bide.queue.core import TaskCall
-from bide.worker.relay import OutboxRow, OutboxStats
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import (
@@ -54,16 +55,17 @@ if TYPE_CHECKING:
         async_scoped_session,
     )
 
+    Awaited: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
+    """Sessions and connections of asynchronous code: the results of the methods are awaited."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Blocking = Session | scoped_session[Any] | sa.Connection
 """Sessions and connections of blocking code, through which rows are written."""
 
-Awaited = "AsyncSession | async_scoped_session[Any] | AsyncConnection"
 
-
-class Outbox:
+class Outbox(OutboxBase):
     """An outbox in your database: jobs change if, and only if, your transaction commits.
 
     Give each method the session (or connection) of the transaction. With an `AsyncSession` or an
@@ -98,14 +100,11 @@ class Outbox:
                 "Outbox wants the MetaData of your tables, such as Base.metadata, not "
                 f"{metadata!r}."
             )
+        super().__init__(url, fast, keep)
         self.engine = engine
         self.tables: Final = tables_of(metadata)
-        self.fast = fast
-        self.keep_us: Final = to_us(keep, "keep")
-        self._url = url
         self._blocking = Sender(url)
         self._awaited = Sender(url, await_only)
-        self._fast_path: Final = FastPath()
         self._insert_one: Final = sa.insert(self.tables.outbox)
 
     def __repr__(self) -> str:
@@ -119,11 +118,7 @@ class Outbox:
     ) -> str: ...
     @overload
     def enqueue(
-        self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
-        task: TaskCall[P, Any, Any],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, session: Awaited, task: TaskCall[P, Any, Any], *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[str]: ...
     def enqueue(
         self, session: Any, task: TaskCall[P, Any, Any], *args: P.args, **kwargs: P.kwargs
@@ -142,9 +137,8 @@ class Outbox:
             UsageError: `task` is not a task, an option is invalid, or the arguments do not fit.
             PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
         """
-        rows = [task_row(task, args, kwargs)]
-        self._checked(task.queue, rows)
-        return self._write(session, rows, _first)
+        row = task_row(task, args, kwargs)
+        return self._write(session, task.queue, [row], row.job_id)
 
     @overload
     def enqueue_many(
@@ -152,10 +146,7 @@ class Outbox:
     ) -> list[str]: ...
     @overload
     def enqueue_many(
-        self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
-        queue: AnyQueue,
-        jobs: Iterable[Prepared],
+        self, session: Awaited, queue: AnyQueue, jobs: Iterable[Prepared]
     ) -> Awaitable[list[str]]: ...
     def enqueue_many(self, session: Any, queue: AnyQueue, jobs: Iterable[Prepared]) -> Any:
         """Enqueue jobs that `prepare` returned, if the transaction commits; return their ids.
@@ -163,10 +154,8 @@ class Outbox:
         Raises:
             UsageError: an argument is invalid.
         """
-        if not isinstance(jobs, list | tuple):
-            jobs = list(jobs) if isinstance(jobs, Iterable) else jobs
-        rows = self._checked(queue, enqueue_rows(queue, jobs))
-        return self._write(session, rows, _all)
+        rows = enqueue_rows(queue, jobs)
+        return self._write(session, queue, rows, [row.job_id for row in rows])
 
     @overload
     def batch(
@@ -185,7 +174,7 @@ class Outbox:
     @overload
     def batch(
         self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        session: Awaited,
         queue: AnyQueue,
         key: str | int,
         item: object,
@@ -219,7 +208,7 @@ class Outbox:
             PayloadError: the serializer cannot encode the item.
         """
         row = batch_row(queue, key, item, into, (quiet, max_wait, max_size), options)
-        return self._write(session, self._checked(queue, [row]), _first)
+        return self._write(session, queue, [row], row.job_id)
 
     @overload
     def push(
@@ -236,7 +225,7 @@ class Outbox:
     @overload
     def push(
         self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        session: Awaited,
         delay_queue: DelayQueue | AsyncDelayQueue,
         data: Any,
         *,
@@ -260,18 +249,14 @@ class Outbox:
 
         Arguments and errors as for `DelayQueue.push`.
         """
-        rows = push_rows(delay_queue, data, delay, at, id, durability)
-        return self._write(session, self._checked(delay_queue.queue, rows), _first)
+        (row,) = push_rows(delay_queue, data, delay, at, id, durability)
+        return self._write(session, delay_queue.queue, [row], row.job_id)
 
     @overload
     def cancel(self, session: Blocking, queue: AnyQueue, id: str, running: bool = True) -> None: ...
     @overload
     def cancel(
-        self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
-        queue: AnyQueue,
-        id: str,
-        running: bool = True,
+        self, session: Awaited, queue: AnyQueue, id: str, running: bool = True
     ) -> Awaitable[None]: ...
     def cancel(self, session: Any, queue: AnyQueue, id: str, running: bool = True) -> Any:
         """Cancel a job if the transaction commits; arguments as for `Queue.cancel`.
@@ -282,7 +267,7 @@ class Outbox:
             UsageError: an argument is invalid.
         """
         row = change_row(queue, "cancel" if running else "cancel-waiting", id)
-        return self._write(session, self._checked(queue, [row]), _nothing)
+        return self._write(session, queue, [row], None)
 
     @overload
     def reschedule(
@@ -296,7 +281,7 @@ class Outbox:
     @overload
     def reschedule(
         self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
+        session: Awaited,
         queue: AnyQueue,
         id: str,
         delay: Duration | None = None,
@@ -318,17 +303,12 @@ class Outbox:
             UsageError: an argument is invalid.
         """
         row = change_row(queue, "reschedule", id, delay, at)
-        return self._write(session, self._checked(queue, [row]), _nothing)
+        return self._write(session, queue, [row], None)
 
     @overload
     def promote(self, session: Blocking, queue: AnyQueue, id: str) -> None: ...
     @overload
-    def promote(
-        self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection,
-        queue: AnyQueue,
-        id: str,
-    ) -> Awaitable[None]: ...
+    def promote(self, session: Awaited, queue: AnyQueue, id: str) -> Awaitable[None]: ...
     def promote(self, session: Any, queue: AnyQueue, id: str) -> Any:
         """Make a job due now if the transaction commits.
 
@@ -337,9 +317,7 @@ class Outbox:
         Raises:
             UsageError: an argument is invalid.
         """
-        return self._write(
-            session, self._checked(queue, [change_row(queue, "promote", id)]), _nothing
-        )
+        return self._write(session, queue, [change_row(queue, "promote", id)], None)
 
     # -- in jobs
 
@@ -366,34 +344,22 @@ class Outbox:
 
     # -- relaying
 
-    def relay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
-        """Send the rows that were left, until `stop` is set.
+    def check_ready(self) -> None:
+        """Raise UsageError if the outbox has no engine, or a database that is not supported."""
+        check_dialect(self._its_engine().dialect)
 
-        Args:
-            burst: whether to end when no row can be sent now.
-            stop: ends the relay, within a second.
-
-        Returns:
-            The number of rows that were sent.
-
-        Raises:
-            UsageError: the outbox has no `engine`.
-            BideError: in a burst, the server could not be reached.
-        """
+    def _relay(self, burst: bool, stop: threading.Event) -> int:
         engine = self._its_engine()
         if not isinstance(engine, sa.Engine):
             return asyncio.run(self.arelay(burst=burst, stop=stop))
-        stop = stop or threading.Event()
-        store = BlockingStore(self, engine, Sender(self._url), stop.wait)
+        store = BlockingStore(self, engine, Sender(self._given_url), stop.wait)
         return store.run(stop.is_set, burst)
 
-    async def arelay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
-        """Do as `relay`, in the running event loop; an `Engine` that blocks has a thread."""
+    async def _relay_beside(self, burst: bool, stop: threading.Event) -> int:
         engine = self._its_engine()
-        stop = stop or threading.Event()
         if isinstance(engine, sa.Engine):
-            return await relay_in_thread(partial(self.relay, burst=burst, stop=stop), stop)
-        sender = Sender(self._url, await_only)
+            return await super()._relay_beside(burst, stop)
+        sender = Sender(self._given_url, await_only)
         store = AwaitedStore(self, engine.sync_engine, sender)
         return await greenlet_spawn(store.run, stop.is_set, burst)
 
@@ -404,41 +370,15 @@ class Outbox:
             )
         return self.engine
 
-    # -- looking and repairing
-
-    def stats(self) -> OutboxStats:
-        """Count the rows that have not been sent."""
-        return self._on_engine(partial(tables.stats, self.tables.outbox))
-
-    def list_rows(self, limit: int = 50, *, refused: bool = False) -> list[OutboxRow]:
-        """Return the oldest rows that have not been sent; with `refused`, only refused ones."""
-        found = partial(tables.list_rows, self.tables.outbox, limit=limit, refused=refused)
-        return self._on_engine(found)
-
-    def retry_rows(self, numbers: Sequence[int] | None = None) -> int:
-        """Have refused rows sent again, all or those of these numbers; return how many."""
-        change = partial(tables.retry_rows, self.tables.outbox, numbers=numbers)
-        return self._on_engine(change)
-
-    def delete_rows(self, numbers: Sequence[int]) -> int:
-        """Remove rows of these numbers without sending them; return how many."""
-        change = partial(tables.delete_rows, self.tables.outbox, numbers=numbers)
-        return self._on_engine(change)
-
-    def check_ready(self) -> None:
-        """Raise UsageError if the outbox has no engine, or a database that is not supported."""
-        engine = self._its_engine()
-        check_dialect(engine.dialect)
-
-    def _on_engine(self, call: Callable[..., T]) -> T:
+    def _on_rows(self, call: Callable[[UnsentRows], T]) -> T:
         engine = self._its_engine()
         if isinstance(engine, sa.Engine):
-            return call(engine=engine)
-        asynchronous = engine
+            return call(TableRows(self.tables.outbox, engine))
+        asynchronous, rows = engine, TableRows(self.tables.outbox, engine.sync_engine)
 
         async def run() -> T:
             try:
-                return await greenlet_spawn(call, engine=asynchronous.sync_engine)
+                return await greenlet_spawn(call, rows)
             finally:
                 await asynchronous.dispose()  # its connections belong to this event loop
 
@@ -455,19 +395,16 @@ class Outbox:
 
     # -- inside
 
-    def _checked(self, queue: AnyQueue, rows: list[ChangeRow]) -> list[ChangeRow]:
-        """Refuse the queue of another server, to which the relay would not send."""
-        check_server(queue, self._url)
-        return rows
-
     def _write(
-        self, session: Any, rows: list[ChangeRow], answer: Callable[[list[ChangeRow]], T]
-    ) -> Any:
+        self, session: Any, queue: AnyQueue, rows: Sequence[ChangeRow], result: T
+    ) -> T | Awaitable[T]:
+        """Insert rows in the transaction; return the result, to be awaited if the session is."""
+        check_server(queue, self._given_url)
         if hasattr(session, "registry"):  # a scoped session
             session = session()
         if isinstance(session, Session | sa.Connection):
             self._insert(rows, session)
-            return answer(rows)
+            return result
         if not hasattr(session, "run_sync"):
             raise UsageError(
                 f"The outbox wants the session or connection of your transaction, not {session!r}."
@@ -475,11 +412,11 @@ class Outbox:
 
         async def write() -> T:
             await session.run_sync(partial(self._insert, rows))
-            return answer(rows)
+            return result
 
         return write()
 
-    def _insert(self, rows: list[ChangeRow], session: Session | sa.Connection) -> None:
+    def _insert(self, rows: Sequence[ChangeRow], session: Session | sa.Connection) -> None:
         if not rows:
             return
         table = self.tables.outbox
@@ -503,18 +440,6 @@ class Outbox:
         """The fast path: send the rows of a transaction that has committed."""
         sender = self._awaited if engine.dialect.is_async else self._blocking
         self._fast_path.send(partial(tables.round_of, self.tables, engine, sender), numbers)
-
-
-def _first(rows: list[ChangeRow]) -> str:
-    return rows[0].job_id
-
-
-def _all(rows: list[ChangeRow]) -> list[str]:
-    return [row.job_id for row in rows]
-
-
-def _nothing(rows: list[ChangeRow]) -> None:
-    return None
 
 
 _NOTIFY: Final = sa.select(sa.func.pg_notify(CHANNEL, ""))

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.util import await_only
 
-from bide.contrib.outbox import sending
+from bide.contrib.outbox import sending, shown
 from bide.contrib.outbox.rows import BATCH, LONGEST_STEP, OnceBase
 from bide.contrib.outbox.sending import (
     CHANNEL,
@@ -34,7 +34,6 @@ from bide.contrib.outbox.sending import (
     wait_for_notify,
 )
 from bide.errors import PayloadError, UsageError
-from bide.model.durations import from_us
 from bide.worker.relay import OutboxRow, OutboxStats
 
 if TYPE_CHECKING:
@@ -498,54 +497,46 @@ class AwaitedStore(_Store):
 # -- looking and repairing
 
 
-def stats(table: sa.Table, engine: sa.Engine) -> OutboxStats:
-    """Count the rows."""
-    is_refused = table.c.retry_us.is_(None)
-    oldest = sa.func.min(sa.case((~is_refused, table.c.written_us)))
-    counts = sa.select(
-        sa.func.count(), sa.func.count(sa.case((is_refused, 1))), oldest, now_us()
-    ).select_from(table)
-    with connect(engine) as connection:
-        rows, refused, oldest_us, at_us = connection.execute(counts).one()
-    age_us = 0 if oldest_us is None else max(0, at_us - oldest_us)
-    return OutboxStats(rows - refused, refused, age_us / 1e6)
+class TableRows:
+    """The rows that have not been sent, for looking at them and for repairs."""
 
+    def __init__(self, table: sa.Table, engine: sa.Engine) -> None:
+        self._table: Final = table
+        self._engine: Final = engine
+        self._is_refused: Final = table.c.retry_us.is_(None)
 
-def list_rows(table: sa.Table, engine: sa.Engine, limit: int, refused: bool) -> list[OutboxRow]:
-    """Return the oldest rows."""
-    chosen = sa.select(table).order_by(table.c.id).limit(limit)
-    if refused:
-        chosen = chosen.where(table.c.retry_us.is_(None))
-    with connect(engine) as connection:
-        return [_shown(row) for row in connection.execute(chosen)]
+    def stats(self) -> OutboxStats:
+        """Count the rows."""
+        oldest = sa.func.min(sa.case((~self._is_refused, self._table.c.written_us)))
+        refused_ones = sa.func.count(sa.case((self._is_refused, 1)))
+        counts = sa.select(sa.func.count(), refused_ones, oldest, now_us())
+        with connect(self._engine) as connection:
+            found = connection.execute(counts.select_from(self._table))
+            rows, refused, oldest_us, at_us = found.one()
+        age_us = 0 if oldest_us is None else max(0, at_us - oldest_us)
+        return OutboxStats(rows - refused, refused, age_us / 1e6)
 
+    def list(self, limit: int, refused: bool) -> list[OutboxRow]:
+        """Return the oldest rows; with `refused`, only those."""
+        chosen = sa.select(self._table).order_by(self._table.c.id).limit(limit)
+        if refused:
+            chosen = chosen.where(self._is_refused)
+        with connect(self._engine) as connection:
+            return [shown(row) for row in connection.execute(chosen)]
 
-def retry_rows(table: sa.Table, engine: sa.Engine, numbers: Sequence[int] | None) -> int:
-    """Have refused rows sent again."""
-    change = sa.update(table).where(table.c.retry_us.is_(None)).values(retry_us=0)
-    return _changed(engine, change if numbers is None else change.where(table.c.id.in_(numbers)))
+    def retry(self, numbers: Sequence[int] | None) -> int:
+        """Have refused rows sent again, all or some; return their number."""
+        change = sa.update(self._table).where(self._is_refused).values(retry_us=0)
+        if numbers is not None:
+            change = change.where(self._table.c.id.in_(numbers))
+        return self._change(change)
 
+    def delete(self, numbers: Sequence[int]) -> int:
+        """Remove rows without sending them; return their number."""
+        return self._change(sa.delete(self._table).where(self._table.c.id.in_(numbers)))
 
-def delete_rows(table: sa.Table, engine: sa.Engine, numbers: Sequence[int]) -> int:
-    """Remove rows without sending them."""
-    return _changed(engine, sa.delete(table).where(table.c.id.in_(numbers)))
-
-
-def _changed(engine: sa.Engine, change: sa.Update | sa.Delete) -> int:
-    with connect(engine) as connection:
-        done = connection.execute(change)
-        connection.commit()
-        return done.rowcount
-
-
-def _shown(row: Any) -> OutboxRow:
-    return OutboxRow(
-        row.id,
-        row.queue,
-        row.verb,
-        row.job_id,
-        from_us(row.written_us),
-        row.tries,
-        row.retry_us is None,
-        row.error,
-    )
+    def _change(self, change: sa.Update | sa.Delete) -> int:
+        with connect(self._engine) as connection:
+            done = connection.execute(change)
+            connection.commit()
+            return done.rowcount

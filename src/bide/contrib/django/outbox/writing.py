@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Self, Unpack
+from typing import Any, Final, ParamSpec, Self, TypeVar, Unpack
 
 import django
 from django.apps import apps
@@ -21,6 +21,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
 from bide.contrib.django.running import AtCommit
+from bide.contrib.outbox import OutboxBase, UnsentRows, shown
 from bide.contrib.outbox.rows import (
     BATCH,
     AnyQueue,
@@ -39,7 +40,6 @@ from bide.contrib.outbox.sending import (
     SWEPT,
     ClaimedRow,
     Fared,
-    FastPath,
     RelayStore,
     Round,
     Sender,
@@ -50,7 +50,7 @@ from bide.contrib.outbox.sending import (
     wait_for_notify,
 )
 from bide.errors import UsageError
-from bide.model.durations import Duration, from_us, to_us
+from bide.model.durations import Duration
 from bide.model.options import Durability, Options
 from bide.protocol.commands.enqueue import Prepared
 from bide.queue._async.delay import AsyncDelayQueue
@@ -59,11 +59,12 @@ from bide.queue.core import TaskCall
 from bide.worker.relay import OutboxRow, OutboxStats
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 APP: Final = "bide.contrib.django.outbox"
 
 
-class Outbox:
+class Outbox(OutboxBase):
     """An outbox in a database of Django: jobs change if, and only if, your transaction commits.
 
     Call its methods inside of `transaction.atomic()`. The application `bide.contrib.django.outbox`
@@ -95,12 +96,9 @@ class Outbox:
         """
         if not isinstance(using, str):
             raise UsageError(f"using must be the alias of a database, not {using!r}.")
+        super().__init__(url, fast, keep)
         self.using: Final = using
-        self.fast = fast
-        self.keep_us: Final = to_us(keep, "keep")
-        self._given_url: Final = url
         self._senders: dict[str | None, Sender] = {}
-        self._fast_path: Final = FastPath()
 
     def __repr__(self) -> str:
         return f"Outbox({self.using!r})"
@@ -245,61 +243,6 @@ class Outbox:
 
     # -- relaying
 
-    def relay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
-        """Send the rows that were left, until `stop` is set.
-
-        Args:
-            burst: whether to end when no row can be sent now.
-            stop: ends the relay, within a second.
-
-        Returns:
-            The number of rows that were sent.
-
-        Raises:
-            UsageError: the caller is in a transaction, or the outbox has no tables or a database
-                that is not supported.
-            BideError: in a burst, the server could not be reached.
-        """
-        self.check_ready()
-        connection = connections[self.using]
-        if _is_in_transaction(connection):
-            raise UsageError(
-                "A relay inside of a transaction would send rows before their commit; call "
-                "relay() outside of transaction.atomic()."
-            )
-        sender, stop = Sender(self._url), stop or threading.Event()
-        return DjangoStore(self.using, sender, self.keep_us, stop).run(burst)
-
-    async def arelay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
-        """Do as `relay`, in a thread beside the running event loop."""
-        stop = stop or threading.Event()
-
-        def call() -> int:
-            try:
-                return self.relay(burst=burst, stop=stop)
-            finally:
-                connections.close_all()  # those of this thread
-
-        return await relay_in_thread(call, stop)
-
-    # -- looking and repairing
-
-    def stats(self) -> OutboxStats:
-        """Count the rows that have not been sent."""
-        return stats(self.using)
-
-    def list_rows(self, limit: int = 50, *, refused: bool = False) -> list[OutboxRow]:
-        """Return the oldest rows that have not been sent; with `refused`, only refused ones."""
-        return list_rows(self.using, limit, refused)
-
-    def retry_rows(self, numbers: Sequence[int] | None = None) -> int:
-        """Have refused rows sent again, all or those of these numbers; return how many."""
-        return retry_rows(self.using, numbers)
-
-    def delete_rows(self, numbers: Sequence[int]) -> int:
-        """Remove rows of these numbers without sending them; return how many."""
-        return delete_rows(self.using, numbers)
-
     def check_ready(self, queue: AnyQueue | None = None) -> None:
         """Raise UsageError if the outbox has no tables, or a database that is not supported.
 
@@ -311,6 +254,26 @@ class Outbox:
         checked_connection(self.using)
         if queue is not None:
             check_server(queue, self._url)
+
+    def _relay(self, burst: bool, stop: threading.Event) -> int:
+        if _is_in_transaction(connections[self.using]):
+            raise UsageError(
+                "A relay inside of a transaction would send rows before their commit; call "
+                "relay() outside of transaction.atomic()."
+            )
+        return DjangoStore(self.using, Sender(self._url), self.keep_us, stop).run(burst)
+
+    async def _relay_beside(self, burst: bool, stop: threading.Event) -> int:
+        def call() -> int:
+            try:
+                return self.relay(burst=burst, stop=stop)
+            finally:
+                connections.close_all()  # those of this thread
+
+        return await relay_in_thread(call, stop)
+
+    def _on_rows(self, call: Callable[[UnsentRows], T]) -> T:
+        return call(ModelRows(self.using))
 
     def close(self) -> None:
         """Close the connections to the server; the next call opens new ones."""
@@ -624,48 +587,40 @@ class DjangoStore(RelayStore):
             listening.close()
 
 
-def stats(using: str) -> OutboxStats:
-    """Count the rows."""
-    from django.db.models import Count, Min, Q
+class ModelRows:
+    """The rows that have not been sent, for looking at them and for repairs."""
 
-    is_refused = Q(retry_us__isnull=True)
-    found = _rows(using).aggregate(
-        rows=Count("id"),
-        refused=Count("id", filter=is_refused),
-        age_us=_now() - Min("written_us", filter=~is_refused),
-    )
-    age_us = max(0, found["age_us"] or 0)
-    return OutboxStats(found["rows"] - found["refused"], found["refused"], age_us / 1e6)
+    def __init__(self, using: str) -> None:
+        self._rows: Final = _rows(using)
 
+    def stats(self) -> OutboxStats:
+        """Count the rows."""
+        from django.db.models import Count, Min, Q
 
-def list_rows(using: str, limit: int, refused: bool) -> list[OutboxRow]:
-    """Return the oldest rows."""
-    chosen = _rows(using).order_by("id")
-    if refused:
-        chosen = chosen.filter(retry_us__isnull=True)
-    return [
-        OutboxRow(
-            row.id,
-            row.queue,
-            row.verb,
-            row.job_id,
-            from_us(row.written_us),
-            row.tries,
-            row.retry_us is None,
-            row.error,
+        is_refused = Q(retry_us__isnull=True)
+        found = self._rows.aggregate(
+            rows=Count("id"),
+            refused=Count("id", filter=is_refused),
+            age_us=_now() - Min("written_us", filter=~is_refused),
         )
-        for row in chosen[:limit]
-    ]
+        age_us = max(0, found["age_us"] or 0)
+        return OutboxStats(found["rows"] - found["refused"], found["refused"], age_us / 1e6)
 
+    def list(self, limit: int, refused: bool) -> list[OutboxRow]:
+        """Return the oldest rows; with `refused`, only those."""
+        chosen = self._refused() if refused else self._rows
+        return [shown(row) for row in chosen.order_by("id")[:limit]]
 
-def retry_rows(using: str, numbers: Sequence[int] | None) -> int:
-    """Have refused rows sent again."""
-    chosen = _rows(using).filter(retry_us__isnull=True)
-    changed: int = (chosen if numbers is None else chosen.filter(id__in=numbers)).update(retry_us=0)
-    return changed
+    def retry(self, numbers: Sequence[int] | None) -> int:
+        """Have refused rows sent again, all or some; return their number."""
+        chosen = self._refused() if numbers is None else self._refused().filter(id__in=numbers)
+        changed: int = chosen.update(retry_us=0)
+        return changed
 
+    def delete(self, numbers: Sequence[int]) -> int:
+        """Remove rows without sending them; return their number."""
+        deleted: int = self._rows.filter(id__in=numbers).delete()[0]
+        return deleted
 
-def delete_rows(using: str, numbers: Sequence[int]) -> int:
-    """Remove rows without sending them."""
-    deleted: int = _rows(using).filter(id__in=numbers).delete()[0]
-    return deleted
+    def _refused(self) -> Any:
+        return self._rows.filter(retry_us__isnull=True)
