@@ -22,7 +22,7 @@ from bide.cli.main import group
 from bide.client import config
 from bide.model.durations import to_us
 from bide.worker.executors import CONCURRENCY
-from bide.worker.supervisor import STOP_MARGIN
+from bide.worker.supervisor import LIVE, LOOK_EVERY, STOP_MARGIN, STUCK
 from tests.deploy.commands import (
     SYSTEMD,
     compose,
@@ -172,6 +172,19 @@ def stops() -> dict[str, tuple[list[str], float]]:
 def test_the_worker_has_longer_to_stop_than_its_jobs(place: str) -> None:
     line, seconds = stops()[place]
     assert seconds > to_us(value(line, "--grace"), "--grace") / 1e6 + STOP_MARGIN
+
+
+def test_a_stuck_worker_is_replaced_before_its_unit_restarts() -> None:
+    (container,) = deployments()["bide-worker"]["containers"]
+    probe = container["livenessProbe"]
+    after = {
+        "kubernetes": (probe["failureThreshold"] - 1) * probe["periodSeconds"],
+        "systemd": int(ini(SYSTEMD[-1].read_text())["Service"]["WatchdogSec"]),
+    }
+    assert {place: LIVE + seconds > STUCK + LOOK_EVERY for place, seconds in after.items()} == {
+        "kubernetes": True,
+        "systemd": True,
+    }
 
 
 # -- ports and names

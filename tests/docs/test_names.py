@@ -76,6 +76,7 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/arguments.md": ("Decimal",),
     "docs/howto/delay.md": ("timezone.utc", "datetime.now"),
     "docs/howto/logging.md": ("logging.config",),
+    "docs/howto/docker.md": (".env",),
     "docs/howto/develop.md": ("node_modules", "shop.tasks"),
     "docs/howto/metrics.md": (
         *("bide.lateness", "bide.attempts", "bide.outcome", "bide.tasks.task"),
@@ -99,7 +100,10 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         *("redis.CredentialProvider", "get_credentials"),
         "decode_responses",
     ),
-    "docs/howto/systemd.md": ("WatchdogSec", "EnvironmentFile", "TimeoutStopSec"),
+    "docs/howto/systemd.md": (
+        *("WatchdogSec", "EnvironmentFile", "TimeoutStopSec"),
+        *(".env", "stdout_logfile_maxbytes=0"),
+    ),
     "docs/howto/timeouts.md": ("requests.get",),
     "docs/howto/sizing.md": ("used_memory", "vm.overcommit_memory", "jobs_per_s", "cpu_seconds"),
     "docs/howto/tracing.md": (
