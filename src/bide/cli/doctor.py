@@ -398,19 +398,23 @@ _UNSENT: Final = 10.0
 """Seconds after which a row should have been sent, if a relay runs."""
 
 
-def _outbox(outbox: OutboxLike, path: str) -> Iterator[Result]:
+def _outbox(ctx: click.Context, outbox: OutboxLike, path: str) -> Iterator[Result]:
+    program, is_default = ctx.find_root().command_path, path == ctx.lookup_default("outbox")
     try:
         stats = outbox.stats()
     except Exception as error:  # of the application's own database and driver
         told = str(getattr(error, "orig", error)).strip()
-        yield "fail", f"its database cannot be read ({told})", "start it, and create its tables"
+        create = "run `manage.py migrate`" if is_default else "create its tables"
+        yield "fail", f"its database cannot be read ({told})", f"start it, and {create}"
         return
     if stats.refused:
-        repair = f"`bide outbox ls {path} --refused` shows the errors"
+        its = "" if is_default else f" {path}"
+        repair = f"`{program} outbox ls{its} --refused` shows the errors"
         yield "fail", f"{count(stats.refused, 'row')} refused by the server for good", repair
     if stats.waiting and stats.age > _UNSENT:
         late = f"{count(stats.waiting, 'row')} not sent, the oldest for {describe(stats.age)}"
-        yield "fail", late, f"run a relay: `bide worker --outbox {path}`"
+        its = "" if is_default else f" --outbox {path}"
+        yield "fail", late, f"run a relay: `{program} worker{its}`"
     elif not stats.refused:
         yield "ok", f"{count(stats.waiting, 'row')} not sent yet", ""
 
@@ -462,7 +466,7 @@ def doctor(ctx: click.Context, outbox: str | None, site: Site, as_json: bool) ->
         workers, queues = _served(site)
         needs = points(readings, site.client.url, workers, queues)
     if found is not None:
-        findings += [CheckResult("outbox", *said) for said in _outbox(found, str(outbox))]
+        findings += [CheckResult("outbox", *said) for said in _outbox(ctx, found, str(outbox))]
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
         echo_json(

@@ -37,11 +37,20 @@ _MOST: Final = 1_000
 def outbox() -> None:
     """List, retry and delete rows of an outbox, and send what was left.
 
-    OUTBOX is the module and the variable that hold it: shop.db:outbox.
+    OUTBOX is the module and the variable that hold it: shop.db:outbox. With `manage.py bide`, it
+    may be left out: then it is the outbox of Django's database `default`.
     """
 
 
-_outbox: Final = click.argument("path", metavar="OUTBOX")
+class _OutboxArgument(click.Argument):
+    """An argument that a usage shows as optional if there is a default outbox."""
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return how a usage shows it."""
+        return ["OUTBOX" if ctx.lookup_default("path") is None else "[OUTBOX]"]
+
+
+_outbox: Final = click.argument("path", metavar="OUTBOX", cls=_OutboxArgument)
 _rows: Final = click.argument("rows", nargs=-1, metavar="[ROW]...", type=int)
 
 

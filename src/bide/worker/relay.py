@@ -223,16 +223,21 @@ def explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = getattr(error, "orig", None)  # as SQLAlchemy's errors have it
-        repair = "create the outbox's tables in it"
-        if type(error).__module__ == "django.db.utils":
-            cause, repair = error, "run `manage.py migrate`"
-        if cause is None:
+        if (problem := database_problem(error)) is None:
             raise
-        raise ServerRefused(
-            f"The database of the outbox cannot be used ({' '.join(str(cause).split())}); start "
-            f"it, and {repair}."
-        ) from error
+        raise ServerRefused(problem) from error
+
+
+def database_problem(error: Exception) -> str | None:
+    """Return the sentence for an error of the application's database; None for another error."""
+    cause = getattr(error, "orig", None)  # as SQLAlchemy's errors have it
+    repair = "create the outbox's tables in it"
+    if type(error).__module__ == "django.db.utils":
+        cause, repair = error, "run `manage.py migrate`"
+    if cause is None:
+        return None
+    told = " ".join(str(cause).split())
+    return f"The database of the outbox cannot be used ({told}); start it, and {repair}."
 
 
 def load_outbox(path: str) -> OutboxLike:
@@ -247,10 +252,10 @@ def load_outbox(path: str) -> OutboxLike:
         raise UsageError(f"{path!r} does not name an outbox; write it as shop.db:outbox.")
     found: Any = getattr(import_module(module), name, None)
     if not hasattr(found, "check_ready"):
-        what = "has no variable" if found is None else "has another value in"
+        what = "has no variable" if found is None else "holds no outbox in the variable"
         raise UsageError(
-            f"The module {module!r} {what} {name!r}; name the variable that holds "
-            "Outbox(...) of bide.contrib.sqlalchemy or bide.contrib.django.outbox."
+            f"The module {module!r} {what} {name!r}; name the variable of an Outbox(...) of "
+            "bide.contrib.sqlalchemy or bide.contrib.django.outbox."
         )
     outbox: OutboxLike = found
     outbox.check_ready()
@@ -262,9 +267,11 @@ def outbox_beside(path: str, burst: bool) -> Callable[[], Coroutine[Any, Any, An
 
     Raises:
         UsageError: see `load_outbox`.
+        ServerRefused: in a burst, the database cannot be used.
     """
     outbox = load_outbox(path)
     if not burst:
         return outbox.arelay
-    outbox.relay(burst=True)
+    with explained():
+        outbox.relay(burst=True)
     return None

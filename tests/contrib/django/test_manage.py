@@ -17,7 +17,7 @@ from django.test import RequestFactory, override_settings
 from bide import Queue
 from bide.contrib.django.dashboard import _on_loop, _page, dashboard
 from bide.contrib.django.management.commands.bide import without_django
-from tests.support.console import environment
+from tests.support.console import bide, environment, error_of
 from tests.support.eventually import eventually
 
 FILES = {
@@ -194,7 +194,7 @@ def test_bide_relay_sends_what_was_left(desk: Path, one_url: str) -> None:
     assert "the relay of bide.contrib.django.outbox:outbox stopped after 1 row" in said
     assert manage(desk, "bide_relay", "--burst", url=one_url).stdout == "0 rows sent.\n"
     usage = manage(desk, "help", "bide_relay", url=one_url).stdout
-    assert usage.startswith("Usage: manage.py bide outbox relay ")
+    assert usage.startswith("Usage: manage.py bide outbox relay [OPTIONS] [OUTBOX]\n")
 
 
 @pytest.mark.slow
@@ -226,8 +226,14 @@ def test_rows_of_the_project_are_listed_and_repaired(desk: Path, one_url: str) -
         return [(row["number"], row["job_id"], row["refused"]) for row in found]
 
     assert rows() == [(1, "left", False), (2, "child", False)]
+    ages = "from bide.contrib.django.outbox.models import Row; Row.objects.update(written_us=0)"
+    manage(desk, "shell", "-v0", "-c", ages, url=one_url)
+    doctor = manage(desk, "bide", "doctor", url=one_url, code=1).stdout
+    assert "run a relay: `manage.py bide worker`\n" in doctor
     assert manage(desk, "bide_relay", "--burst", url=one_url).stdout == "1 row sent.\n"
     assert rows("--refused") == rows() == [(2, "child", True)]
+    doctor = manage(desk, "bide", "doctor", url=one_url, code=1).stdout
+    assert "`manage.py bide outbox ls --refused` shows the errors\n" in doctor
     Queue("orders").enqueue("orders.tasks:ship", 3, job_id="other")
     manage(desk, "bide", "outbox", "retry", "1", url=one_url, code=3)
     retried = manage(desk, "bide", "outbox", "retry", "2", url=one_url)
@@ -236,6 +242,18 @@ def test_rows_of_the_project_are_listed_and_repaired(desk: Path, one_url: str) -
     deleted = manage(desk, "bide", "outbox", "delete", "--yes", "2", url=one_url)
     assert deleted.stdout == "1 row deleted.\n"
     assert rows() == []
+
+
+@pytest.mark.slow
+def test_an_outbox_without_its_tables_or_settings(desk: Path, one_url: str) -> None:
+    manage(desk, "migrate", "-v0", "bide_outbox", "zero", url=one_url)
+    worker = manage(desk, "bide", "worker", "--burst", url=one_url, code=1).stderr
+    assert "(no such table: bide_outbox); start it, and run `manage.py migrate`.\n" in worker
+    assert "Traceback" not in worker
+    doctor = manage(desk, "bide", "doctor", url=one_url, code=1).stdout
+    assert "start it, and run `manage.py migrate`" in doctor
+    alone = bide(desk, "outbox", "ls", "bide.contrib.django.outbox:outbox")
+    assert "run the command as `manage.py bide ...`" in error_of(alone, 2)
 
 
 @pytest.mark.slow

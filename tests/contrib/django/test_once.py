@@ -106,7 +106,7 @@ def test_a_result_that_json_cannot_encode(shop: Shop) -> None:
 
 
 def test_mistakes(shop: Shop) -> None:
-    with pytest.raises(UsageError, match="outside of a job"):
+    with pytest.raises(UsageError, match=r"once\(\) was called outside of a job"):
         shop.outbox.once()
     with run_of("a", 1):
         with pytest.raises(UsageError, match="step must be"):

@@ -128,7 +128,7 @@ def test_a_batch_and_an_item_of_data(shop: Shop) -> None:
 
 
 def test_a_task_of_an_awaited_queue(shop: Shop) -> None:
-    task = AsyncQueue("orders", url=shop.url).task(name="awaited")(cancel_unpaid)
+    task = AsyncQueue("orders", url=shop.url).task(name="awaited-django")(cancel_unpaid)
     with shop.begin():
         shop.outbox.enqueue(task.options(job_id="a"), 1)
     assert shop.ids() == {"a"}
@@ -176,7 +176,7 @@ def test_a_mistake_raises_where_the_row_is_written(shop: Shop) -> None:
 
 def test_another_database_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections[shop.using], "vendor", "mysql")
-    with pytest.raises(UsageError, match="supports PostgreSQL and SQLite in Django, not mysql"):
+    with pytest.raises(UsageError, match="PostgreSQL and SQLite in Django, not MySQL or MariaDB"):
         shop.outbox.enqueue(shop.queue.task(cancel_unpaid), 1)
 
 

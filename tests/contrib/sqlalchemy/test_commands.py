@@ -104,7 +104,7 @@ def test_rows_are_listed_retried_and_deleted(shop: Shop, home: Path) -> None:
 def test_mistakes(shop: Shop, home: Path) -> None:
     assert "write it as shop.db:outbox" in error_of(bide(home, "outbox", "ls", "shop"), 2)
     assert "no variable 'nothing'" in error_of(bide(home, "outbox", "ls", "shop:nothing"), 2)
-    assert "another value" in error_of(bide(home, "outbox", "ls", "shop:queue"), 2)
+    assert "holds no outbox" in error_of(bide(home, "outbox", "ls", "shop:queue"), 2)
     assert "needs the engine" in error_of(bide(home, "outbox", "ls", "shop:unready"), 2)
     assert "cannot be imported" in error_of(bide(home, "outbox", "ls", "shopp:outbox"))
     assert "or give --all" in error_of(bide(home, "outbox", "retry", "shop:outbox"), 2)
@@ -121,6 +121,7 @@ def test_a_database_without_the_tables_is_named_in_a_sentence(shop: Shop, home: 
         ("outbox", "ls", "shop:outbox"),
         ("outbox", "relay", "--burst", "shop:awaited"),
         ("outbox", "retry", "--all", "shop:outbox"),
+        ("worker", "shop", "--burst", "--outbox", "shop:outbox"),
     ):
         assert "create the outbox's tables" in error_of(bide(home, *args, url=shop.url))
 
@@ -159,6 +160,9 @@ def test_doctor_reports_rows_that_are_not_sent(shop: Shop, home: Path) -> None:
     refused, late = checks()
     assert refused == ("fail", "1 row refused by the server for good")
     assert late[0] == "fail"
+    told = bide(home, "doctor", "--outbox", "shop:outbox", url=shop.url, PYTHONHASHSEED="0").stdout
+    assert "`bide outbox ls shop:outbox --refused` shows the errors" in told
+    assert "run a relay: `bide worker --outbox shop:outbox`" in told
     assert late[1].startswith("1 row not sent, the oldest for ")
     Base.metadata.drop_all(shop.engine)
     ((verdict, says),) = checks()

@@ -135,6 +135,10 @@ def test_a_mistake_raises_where_the_row_is_written(shop: Shop) -> None:
             outbox.cancel(session, Queue("orders", url="redis://127.0.0.2:1"), "a")
     with pytest.raises(UsageError, match="session or connection"):
         outbox.enqueue(shop.engine, task, 1)
+    with pytest.raises(UsageError, match=r"outbox\.enqueue\(session, task"):
+        outbox.enqueue(task, 1)
+    with pytest.raises(UsageError, match="wants the engine"):
+        Outbox(Base.metadata, "sqlite:///shop.db")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="MetaData of your tables"):
         Outbox(Base)  # type: ignore[arg-type]
     for other, told in (

@@ -167,7 +167,9 @@ def _checked_queue(queue: Any) -> QueueCore[Any]:
     if isinstance(queue, DelayQueue | AsyncDelayQueue):
         return queue.queue
     if not isinstance(queue, QueueCore):
-        raise UsageError(f"The outbox wants a Queue or an AsyncQueue here, not {queue!r}.")
+        raise UsageError(
+            f"The outbox wants a Queue or an AsyncQueue here, not {queue!r}; pass the job's queue."
+        )
     return queue
 
 
@@ -229,7 +231,12 @@ class OnceBase:
             raise UsageError(
                 f"step must be text of {LONGEST_STEP} characters at most, not {step!r}."
             )
-        job = current_job()
+        try:
+            job = current_job()
+        except UsageError:
+            raise UsageError(
+                "once() was called outside of a job; call it in a task while a worker runs it."
+            ) from None
         self._of: Final = {"queue": job.queue, "job_id": job.id, "step": step}
         self._token: Final = job.token
         self.result = None

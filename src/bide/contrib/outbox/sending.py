@@ -38,6 +38,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.enqueue import Receipt
 from bide.queue import AsyncQueue, Queue
 from bide.queue.items import RETENTION
+from bide.worker.relay import database_problem
 
 log = Log("bide.outbox")
 
@@ -457,7 +458,7 @@ def relay(store: RelayStore, stopped: Callable[[], bool], burst: bool = False) -
         if problem is not None:
             if burst:
                 raise problem
-            if (text := told(problem)) != trouble:
+            if (text := database_problem(problem) or told(problem)) != trouble:
                 log.warning("the outbox waits: %s", text)
                 trouble = text
             store.wait(pause)

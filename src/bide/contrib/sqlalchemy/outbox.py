@@ -100,6 +100,11 @@ class Outbox(OutboxBase):
                 "Outbox wants the MetaData of your tables, such as Base.metadata, not "
                 f"{metadata!r}."
             )
+        if not (engine is None or isinstance(engine, sa.Engine) or hasattr(engine, "sync_engine")):
+            raise UsageError(
+                "Outbox wants the engine of your database, as create_engine(...) returned it, not "
+                f"{engine!r}."
+            )
         super().__init__(url, fast, keep)
         self.engine = engine
         self.tables: Final = tables_of(metadata)
@@ -137,6 +142,10 @@ class Outbox(OutboxBase):
             UsageError: `task` is not a task, an option is invalid, or the arguments do not fit.
             PayloadError: the serializer cannot encode the arguments, or they take more than 1 MB.
         """
+        if isinstance(session, TaskCall):
+            raise UsageError(
+                "The session of your transaction is missing: outbox.enqueue(session, task, ...)."
+            )
         row = task_row(task, args, kwargs)
         return self._write(session, task.queue, [row], row.job_id)
 

@@ -8,6 +8,7 @@ Models are looked up when they are used: this package is imported before Django 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -17,6 +18,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar, Unpack
 
 import django
 from django.apps import apps
+from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
@@ -250,6 +252,11 @@ class Outbox(OutboxBase):
             queue: if given, whether it is on the server of the outbox is checked too.
         """
         if not apps.ready:
+            if not (settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE")):
+                raise UsageError(
+                    "The outbox needs the settings of your project; run the command as "
+                    "`manage.py bide ...`, or set $DJANGO_SETTINGS_MODULE."
+                )
             django.setup()
         checked_connection(self.using)
         if queue is not None:
@@ -463,9 +470,11 @@ def checked_connection(using: str) -> Any:
             f"DATABASES of the settings has no {using!r}; name one of {known} in Outbox(using=)."
         ) from None
     if connection.vendor not in ("postgresql", "sqlite"):
+        name = {"mysql": "MySQL or MariaDB"}.get(connection.vendor, connection.vendor)
         raise UsageError(
-            f"The outbox supports PostgreSQL and SQLite in Django, not {connection.vendor}; keep "
-            "its tables in one of these, and name it in Outbox(using=)."
+            f"The outbox supports PostgreSQL and SQLite in Django, not {name}; enqueue with "
+            "on_commit() instead, or keep the rows of your transaction in one of these, and name "
+            "it in Outbox(using=)."
         )
     return connection
 
