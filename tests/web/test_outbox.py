@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
 
 from bide import Queue
 from bide.contrib.sqlalchemy import Outbox
@@ -19,6 +24,7 @@ from tests.support.serving import OWN, Page, serve
 from tests.web.browser import Tab, needs_browser
 
 NAME = "shop.db:outbox"
+TABLE = sa.table("bide_outbox")
 
 
 def cancel_unpaid(order: int) -> None: ...
@@ -147,6 +153,38 @@ def test_a_database_that_is_down_is_said_beside_the_others(
         assert "The database of the outbox cannot be used" in text
         assert "unpaid-1" in text
         assert page.post(verb="retry-rows", outbox="broken").status == 502
+
+
+def test_an_awaited_engine_of_the_application_that_mounts_the_dashboard(
+    one_url: str, outbox: Outbox, mail: Queue, tmp_path: Path
+) -> None:
+    write(outbox, mail, "lost-1", "unpaid-1")
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
+    awaited = Outbox(sa.MetaData(), engine, url=one_url)
+
+    async def rows(request: Request) -> PlainTextResponse:
+        async with engine.connect() as connection:
+            count = await connection.scalar(sa.select(sa.func.count("*")).select_from(TABLE))
+        return PlainTextResponse(f"{count}, connections: {engine.pool.checkedin()}")  # type: ignore[attr-defined]
+
+    async def disposed(request: Request) -> PlainTextResponse:
+        await engine.dispose()
+        return PlainTextResponse("")
+
+    page = app(url=one_url, local_role="operator", outboxes={NAME: awaited})
+    routes = [Route("/rows", rows), Route("/disposed", disposed), Mount("/jobs", page)]
+    with serve(Starlette(routes=routes, lifespan=page.router.lifespan_context)) as shop:
+        assert shop.get("/rows").text == "2, connections: 1"
+        pool = engine.pool
+        (found,) = shop.get("/jobs/api/outbox").json["outboxes"]
+        assert [row["job_id"] for row in found["waiting_rows"]] == ["lost-1", "unpaid-1"]
+        assert shop.get("/rows").text == "2, connections: 1"
+        number = found["waiting_rows"][0]["number"]
+        jobs = Page(shop.port, "/jobs")
+        assert jobs.post(verb="delete-row", outbox=NAME, row=number).status == 303
+        assert shop.get("/rows").text == "1, connections: 1"
+        assert engine.pool is pool, "the application's connections stay open"
+        shop.get("/disposed")
 
 
 def test_a_dashboard_without_an_outbox(one_url: str) -> None:

@@ -130,7 +130,7 @@ def app(
             (`mask_secrets`), `"none"` or `"module:function"`. Default `$BIDE_MASK`, otherwise
             `mask` in `[tool.bide]`, otherwise `"secrets"`.
         outboxes: outboxes whose rows the dashboard shows, by the names that it gives them. They
-            have rows of all queues, so `queues` may not be given too. Use engines that block.
+            have rows of all queues, so `queues` may not be given too. They are read in threads.
 
     Raises:
         UsageError: an argument is invalid, or no argument gives a role to anybody.

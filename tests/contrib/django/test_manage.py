@@ -245,6 +245,31 @@ def test_rows_of_the_project_are_listed_and_repaired(desk: Path, one_url: str) -
 
 
 @pytest.mark.slow
+def test_the_dashboard_of_the_project_shows_its_rows(desk: Path, one_url: str) -> None:
+    program = """
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+from django.contrib.auth.models import User
+from django.test import Client
+client = Client()
+client.force_login(User.objects.create_user("root", is_staff=True, is_superuser=True))
+(found,) = client.get("/jobs/api/outbox").json()["outboxes"]
+print(found["name"], [row["job_id"] for row in found["waiting_rows"]])
+form = {"content_type": "application/x-www-form-urlencoded",
+        "headers": {"origin": "http://testserver"}}
+print(client.post("/jobs/do", f"verb=delete-row&outbox={found['name']}&row=2", **form).status_code)
+(found,) = client.get("/jobs/api/outbox").json()["outboxes"]
+print([row["job_id"] for row in found["waiting_rows"]])
+"""
+    done = manage(desk, "shell", "-v0", "-c", program, url=one_url)
+    assert done.stdout.splitlines() == [
+        "bide.contrib.django.outbox:outbox ['left', 'child']",
+        "303",
+        "['left']",
+    ]
+
+
+@pytest.mark.slow
 def test_an_outbox_without_its_tables_or_settings(desk: Path, one_url: str) -> None:
     manage(desk, "migrate", "-v0", "bide_outbox", "zero", url=one_url)
     worker = manage(desk, "bide", "worker", "--burst", url=one_url, code=1).stderr

@@ -16,11 +16,14 @@ from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from bide.contrib.django.backend import common_server
+from bide.contrib.django.outbox import outbox
+from bide.contrib.django.outbox.writing import APP, OUTBOX
 from bide.errors import UsageError
 
 T = TypeVar("T")
@@ -122,6 +125,7 @@ def _page() -> Any:
         url=server.get("url"),
         prefix=server.get("prefix"),
         authorize=lambda request: request.scope[_ROLE],
+        outboxes={OUTBOX: outbox} if apps.is_installed(APP) else None,
     )
 
 

@@ -383,13 +383,16 @@ class Outbox(OutboxBase):
         engine = self._its_engine()
         if isinstance(engine, sa.Engine):
             return call(TableRows(self.tables.outbox, engine))
-        asynchronous, rows = engine, TableRows(self.tables.outbox, engine.sync_engine)
+        given = engine.sync_engine
+        # Connections belong to an event loop, and this one ends. The pool of the application, whose
+        # loop may run meanwhile, is left alone.
+        apart = sa.Engine(given.pool.recreate(), given.dialect, given.url)
 
         async def run() -> T:
             try:
-                return await greenlet_spawn(call, rows)
+                return await greenlet_spawn(call, TableRows(self.tables.outbox, apart))
             finally:
-                await asynchronous.dispose()  # its connections belong to this event loop
+                await greenlet_spawn(apart.dispose)
 
         return asyncio.run(run())
 

@@ -64,6 +64,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 APP: Final = "bide.contrib.django.outbox"
+"""The application with the outbox's tables; its variable `outbox` is the project's outbox."""
+
+OUTBOX: Final = f"{APP}:outbox"
+"""The project's outbox, as commands name it."""
 
 
 class Outbox(OutboxBase):
@@ -280,7 +284,12 @@ class Outbox(OutboxBase):
         return await relay_in_thread(call, stop)
 
     def _on_rows(self, call: Callable[[UnsentRows], T]) -> T:
-        return call(ModelRows(self.using))
+        connection = checked_connection(self.using)
+        connection.close_if_unusable_or_obsolete()  # the thread may be the dashboard's
+        try:
+            return call(ModelRows(self.using))
+        finally:
+            connection.close_if_unusable_or_obsolete()
 
     def close(self) -> None:
         """Close the connections to the server; the next call opens new ones."""

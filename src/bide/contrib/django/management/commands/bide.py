@@ -14,9 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 from bide.cli.main import run
 from bide.contrib.django.apps import task_modules
 from bide.contrib.django.backend import common_server
-
-_OUTBOX: Final = "bide.contrib.django.outbox"
-"""The application with the outbox's tables; its variable `outbox` is the project's outbox."""
+from bide.contrib.django.outbox.writing import APP, OUTBOX
 
 _OF_DJANGO: Final = ("--settings", "--pythonpath")
 """Options that `manage.py` itself has read, before it runs the command."""
@@ -56,7 +54,7 @@ class Command(BaseCommand):  # type: ignore[misc]
 
 def run_here(arguments: Sequence[str], program: str) -> int:
     """Run the command line for this project; its exit code."""
-    outbox = f"{_OUTBOX}:outbox" if apps.is_installed(_OUTBOX) else None
+    outbox = OUTBOX if apps.is_installed(APP) else None
     return run(
         arguments,
         program=program,
