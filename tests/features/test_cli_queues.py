@@ -6,13 +6,14 @@ import contextlib
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from bide import Queue
+from bide import Queue, Retention, Worker
 from bide.client import blocking
 from bide.embedded import Server
 from bide.protocol.commands.queues import WorkerReport, heartbeat
@@ -86,7 +87,7 @@ def test_limits_are_set_shown_and_removed(home: Path, one_url: str, mail: Queue)
     report = json.loads(limit("--json"))["queues"]["mail"]
     assert report == {
         "rate": "2/m", "burst": 3, "concurrency": 5, "group_rate": None, "group_burst": None,
-        "held_until": None, "limited_until": None, "declared": None,
+        "held_until": None, "limited_until": None, "declared": None, "overridden": {},
     }  # fmt: skip
     assert limit("--rate", "none", "--concurrency", "none") == "mail: no limits\n"
 
@@ -446,3 +447,35 @@ def test_queues_are_completed(home: Path, one_url: str, mail: Queue) -> None:
         tasks = "plain,tests.support.jobs:registered"
         assert complete("bide enqueue tests.support.jobs") == tasks
         assert complete("bide jobs cancel --task tests.support.jobs") == tasks
+
+
+def test_the_command_line_returns_to_what_the_code_declares(home: Path, one_url: str) -> None:
+    queue = Queue("mail", url=one_url, rate="5/s", concurrency=3)
+    Worker([queue]).run(burst=True)
+    queue.configure(rate="9/s", concurrency=None, retention=Retention(count=9))
+
+    def limit(*args: str, code: int = 0) -> str:
+        done = bide(home, "queues", "limit", "mail", *args, url=one_url)
+        return error_of(done, code) if code else said(done)
+
+    assert limit() == "mail: 9/s (the code declares 5/s, 3 at once, without effect)\n"
+    assert (
+        limit("--rate", "declared") == "mail: 5/s (the code declares 3 at once, without effect)\n"
+    )
+    report = json.loads(limit("--json"))["queues"]["mail"]
+    assert report["overridden"] == {"concurrency": 3}
+    assert limit("--concurrency", "declared") == "mail: 5/s, 3 at once\n"
+    queue.configure(rate=None, concurrency=None)
+    assert limit("--declared") == "mail: 5/s, 3 at once\n"
+    assert queue.counts().retention.count == 9
+    said(bide(home, "queues", "limit", "mail", "--group", "g", "--rate", "1/s", url=one_url))
+    assert "has declared group_rate=" in limit("--group-rate", "declared", code=2)
+    assert "give it alone" in limit("--declared", "--rate", "1/s", code=2)
+    assert "give it alone" in limit("--declared", "--group", "g", code=2)
+    assert "rate must be how many" in limit("--group", "g", "--rate", "declared", code=2)
+    assert "give a number, none or declared" in limit("--concurrency", "x", code=2)
+    queue.close()
+    with closing(Queue("other", url=one_url)) as other:
+        other.enqueue("shop:greet")
+        done = bide(home, "queues", "limit", "other", "--declared", url=one_url)
+        assert "No worker of queue other has declared limits" in error_of(done, 2)

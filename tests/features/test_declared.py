@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import closing
@@ -55,6 +57,13 @@ def test_a_worker_applies_them_when_it_starts(
     assert declaring.name == "hooks"
 
 
+def test_a_worker_keeps_the_objects_that_it_was_given(one_url: str, looking: Queue) -> None:
+    worker = Worker([Queue("hooks", url=one_url, rate="5/s")])
+    gc.collect()
+    worker.run(burst=True)
+    assert stored(looking)[0] == "5/s"
+
+
 def test_they_are_for_this_queue_of_this_server_and_prefix(one_url: str, looking: Queue) -> None:
     others = [
         Queue("other", url=one_url, rate="1/s"),
@@ -76,7 +85,7 @@ def test_configure_has_the_last_word_and_the_log_says_so(
     burst(declaring)
     assert stored(looking) == ("1/s", 3, 9)
     assert "queue hooks: the declared rate='5/s' and retention=Retention(" in caplog.text
-    assert "configure the declared one to let the code decide again" in caplog.text
+    assert "`bide queues limit hooks --declared` lets the code decide again" in caplog.text
     assert looking.counts().limits.declared == "5/s"
     looking.configure(group_rate=None)
     assert looking.counts().limits.declared == "5/s, 2/m in bursts of 2 in each group"
@@ -116,6 +125,53 @@ def test_the_limits_show_what_is_declared_without_effect(one_url: str, looking: 
     burst(Queue("hooks", url=one_url, rate=None, concurrency=None))
     looking.configure(rate="1/s", concurrency=2)
     assert looking.counts().limits.declared == "no rate, any number at once"
+
+
+def test_configure_returns_to_what_the_code_declares(one_url: str, looking: Queue) -> None:
+    declaring = Queue("hooks", url=one_url, **SETTINGS)
+    burst(declaring)
+    assert looking.counts().overridden == {}
+    looking.configure(rate="1/s", concurrency=None, group_rate=None, retention=Retention(count=9))
+    counts = looking.counts()
+    assert counts.declared == counts.overridden
+    assert (counts.overridden["rate"], counts.overridden["burst"]) == ("5/s", 1)
+    looking.configure(rate="declared", concurrency="declared")
+    assert stored(looking) == ("5/s", 3, 9)
+    assert looking.counts().overridden.keys() == {"group_rate", "group_burst", "retention"}
+
+    async def return_the_others() -> None:
+        queue = AsyncQueue("hooks", url=one_url)
+        await queue.configure(group_rate="declared", retention="declared")
+        await queue.close()
+
+    asyncio.run(return_the_others())
+    assert stored(looking) == ("5/s", 3, 7)
+    assert looking.counts().limits.group_burst == 2
+    looking.configure(rate="5/s", burst=4)
+    assert looking.counts().overridden == {"rate": "5/s", "burst": 1}
+    looking.configure(rate="declared")
+    assert looking.counts().overridden == {}
+    burst(declaring)
+    assert looking.counts().overridden == {}
+
+
+def test_no_limit_may_be_what_the_code_declares(one_url: str, looking: Queue) -> None:
+    burst(Queue("hooks", url=one_url, rate=None, concurrency=None))
+    looking.configure(rate="1/s", concurrency=2)
+    assert looking.counts().overridden == {"rate": None, "burst": None, "concurrency": None}
+    looking.configure(rate="declared", concurrency="declared")
+    assert stored(looking) == (None, None, 10_000)
+
+
+def test_there_is_no_way_back_to_what_nobody_has_declared(one_url: str, looking: Queue) -> None:
+    burst(Queue("hooks", url=one_url, rate="5/s"))
+    with pytest.raises(UsageError, match=r"No worker of queue hooks has declared concurrency=; wr"):
+        looking.configure(rate="declared", concurrency="declared")
+    with pytest.raises(UsageError, match="The declared rate has its own burst; leave out burst="):
+        looking.configure(rate="declared", burst=3)
+    assert stored(looking) == ("5/s", None, 10_000)
+    with pytest.raises(UsageError, match="rate must be how many in which time"):
+        Queue("hooks", url=one_url, rate="declared")
 
 
 def test_objects_that_contradict_each_other_are_refused(one_url: str) -> None:

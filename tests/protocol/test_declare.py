@@ -64,6 +64,14 @@ def test_a_limit_that_people_have_removed_does_not_come_back(q: Probe) -> None:
     assert q.limits[:3] == (None, None, None)
 
 
+def test_that_no_limit_is_declared_is_known(q: Probe) -> None:
+    Program(q, {"rate": None, "concurrency": None}).starts()
+    q.limit(rate="1/s")
+    counts = q.run(job_commands.counts(q.keys))
+    assert counts.overridden == {"rate": None, "burst": None}
+    assert counts.limits.declared == "no rate"
+
+
 def test_what_was_configured_before_anything_was_declared_stays(q: Probe) -> None:
     q.limit(rate="1/s")
     assert Program(q, {"rate": "5/s"}).starts() == ["rate"]

@@ -93,6 +93,36 @@ def test_what_another_has_changed_meanwhile_is_not_lost(desk: Page, mail: Queue)
     assert (mail.counts().limits.rate, mail.counts().limits.concurrency) == ("7/s", 9)
 
 
+def test_what_the_code_declares_is_shown_beside_a_field_and_comes_back(
+    desk: Page, page: Page, mail: Queue, one_url: str
+) -> None:
+    kept = Retention(completed="2d", count=7)
+    Worker([Queue("mail", url=one_url, rate="5/s", concurrency=3, retention=kept)]).run(burst=True)
+    assert "Use it again" not in desk.get("/queue", q="mail").text
+    mail.configure(rate="9/s", burst=2, concurrency=None, retention=Retention(count=9))
+    text = desk.get("/queue", q="mail").text
+    assert "The code declares 5/s, 1 at once." in text
+    assert "The code declares 3." in text
+    assert "The code declares completed 2d" in text
+    assert text.count("Use it again") == 3
+    assert "declared-group_rate" not in text
+    text = page.get("/queue", q="mail").text
+    assert "(the code declares 5/s, 3 at once, without effect)" in text
+    assert "Use it again" not in text
+    limits = page.get("/api/queue", q="mail").json["counts"]["limits"]
+    assert (limits["overridden"]["rate"], limits["overridden"]["concurrency"]) == ("5/s", 3)
+    assert limits["overridden"]["retention"]["completed"] == 172_800
+    for name in ("rate", "retention"):
+        assert desk.post(verb=f"declared-{name}", q="mail").status == 303
+    counts = mail.counts()
+    assert (counts.limits.rate, counts.limits.burst, counts.retention.count) == ("5/s", 1, 7)
+    assert counts.overridden == {"concurrency": 3}
+    reply = desk.post(verb="declared-group_rate", q="mail")
+    assert (reply.status, "has declared group_rate=" in reply.text) == (400, True)
+    assert page.post(verb="declared-concurrency", q="mail").status == 403
+    assert mail.counts().overridden == {"concurrency": 3}
+
+
 def test_a_hold_is_shown_and_ended(desk: Page, page: Page, mail: Queue) -> None:
     mail.enqueue(hold)
     Worker([mail], modules=[__name__]).run(burst=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 import click
 
@@ -25,7 +25,7 @@ from bide.errors import BideError, UsageError
 from bide.model.durations import describe
 from bide.model.ids import short_id
 from bide.model.job import LISTABLE
-from bide.model.limits import NONE, describe_limits
+from bide.model.limits import DECLARED, NONE, describe_limits
 from bide.model.options import QueueSettings
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
@@ -281,6 +281,7 @@ def _remove(site: Site, name: str) -> None:
 @option("--concurrency", "N", "Jobs that may run at once, over all workers; or none.", type=str)
 @option("--group-rate", "RATE", "Rate of each group that has none of its own; or none.")
 @option("--group-burst", "N", "Jobs of such a group that may start at once after a quiet time.")
+@flag("--declared", "Return to the limits and the retention that the code declares.")
 @site_options
 @json_option
 def limit(
@@ -291,12 +292,14 @@ def limit(
     concurrency: str | None,
     group_rate: str | None,
     group_burst: int | None,
+    declared: bool,
     site: Site,
     as_json: bool,
 ) -> None:
     """Show the limits of a queue, or of a group, or set them.
 
-    A limit that is not given stays as it is; `none` removes a limit.
+    A limit that is not given stays as it is; `none` removes a limit, and `declared` returns to the
+    limit that the code declares.
     """
     settings: QueueSettings = {}
     if rate is not None:
@@ -311,9 +314,11 @@ def limit(
         settings["group_rate"] = None if group_rate == NONE else group_rate
     if group_burst is not None:
         settings["group_burst"] = group_burst
+    if declared and (settings or group is not None):
+        raise UsageError("--declared is for all settings of a queue; give it alone.")
     named = [*_named(site, names, group)]
-    for _, _, one in named if settings else ():
-        cast(Queue, one).configure(**settings)
+    for name, _, one in named if settings or declared else ():
+        cast(Queue, one).configure(**(_all_declared(site, name) if declared else settings))
     if group is None:
         counts = site.counts([name for name, _, _ in named]).values()
         found = [(limits_report(each), _with_declared(each)) for each in counts]
@@ -335,14 +340,27 @@ def _with_declared(counts: QueueStats) -> str:
     return f"{limits_line(counts) or 'no limits'}{end}"
 
 
-def _number(text: str) -> int | None:
+def _all_declared(site: Site, name: str) -> QueueSettings:
+    """All settings that the code declares."""
+    (counts,) = site.counts([name]).values()
+    if not counts.declared:
+        raise UsageError(
+            f"No worker of queue {name} has declared limits or a retention; write them into "
+            f"Queue({name!r}, rate=...), and start a worker."
+        )
+    return cast(QueueSettings, counts.declared)
+
+
+def _number(text: str) -> int | Literal["declared"] | None:
     if text == NONE:
         return None
+    if text == DECLARED:
+        return DECLARED
     try:
         return int(text)
     except ValueError:
         raise UsageError(
-            f"--concurrency {text!r} is not a number; give a number, or none."
+            f"--concurrency {text!r} is not a number; give a number, none or declared."
         ) from None
 
 

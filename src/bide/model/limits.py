@@ -32,6 +32,9 @@ NONE: Final = "none"
 KEEP: Final = "keep"
 """Script arguments for no limit, and for an unchanged limit."""
 
+DECLARED: Final = "declared"
+"""What `configure` takes for the value that a worker's program declares."""
+
 
 class Limits(NamedTuple):
     """The limits of a queue, and whether a limit holds it back now."""
@@ -76,12 +79,39 @@ def _without_effect(meta: Mapping[str, bytes]) -> str | None:
     most = meta.get("declared_concurrency")
     for name, what in (("rate", ""), ("group_rate", " in each group")):
         rate = meta.get(f"declared_{name}")
-        if rate is not None and rate != meta.get(name, b"0 0 0"):
-            written = written_rate(b"" if rate == b"0 0 0" else rate)
+        if rate is not None and rate != meta.get(name, _NO_RATE):
+            written = written_rate(b"" if rate == _NO_RATE else rate)
             parts += [f"{one}{what}" for one in describe_limits(*written) or ["no rate"]]
     if most is not None and most != meta.get("concurrency", b"0"):
         parts += describe_limits(None, None, _number(most)) or ["any number at once"]
     return ", ".join(parts) or None
+
+
+_NO_RATE: Final = b"0 0 0"
+
+TOGETHER: Final = (
+    ("rate", "burst"),
+    ("concurrency",),
+    ("group_rate", "group_burst"),
+    ("retention",),
+)
+"""The settings of a queue; those that are stored as one value stand together."""
+
+
+def read_declared(meta: Mapping[str, bytes]) -> dict[str, Any]:
+    """Read the settings that a worker's program declared last; only those that it declares."""
+    found: dict[str, Any] = {}
+    for rate, burst in (TOGETHER[0], TOGETHER[2]):
+        stored = meta.get(f"declared_{rate}")
+        if stored is not None:
+            found[rate], found[burst] = written_rate(b"" if stored == _NO_RATE else stored)
+    most, kept = meta.get("declared_concurrency"), meta.get("declared_retention", b"")
+    if most is not None:
+        found["concurrency"] = _number(most) or None
+    bounds, _, results = kept.rpartition(b" ")
+    if _STORED.fullmatch(bounds):
+        found["retention"] = Retention.read(bounds, results)
+    return found
 
 
 def stored_rate(rate: Any, burst: Any = None, name: str = "rate") -> str:

@@ -404,15 +404,15 @@ class GroupSettings(TypedDict, total=False):
 class QueueSettings(TypedDict, total=False):
     """Settings of `queue.configure`; other settings stay as they are."""
 
-    retention: Retention
+    retention: Retention | Literal["declared"]
     """The retention of finished jobs."""
     rate: str | None
     """Jobs that may start per period, by the server's clock: `"100/s"`, `"5/10m"`; None for no
-    limit."""
+    limit. `"declared"`, also for other settings: back to what the code declares."""
     burst: int | None
     """Jobs that may start at once after a quiet time; by default as many as the rate allows in 10
     ms, and at least one."""
-    concurrency: int | None
+    concurrency: int | Literal["declared"] | None
     """Jobs that may run at once, over all workers; None for no limit."""
     group_rate: str | None
     """Jobs that may start per period in each group that has no rate of its own; None for no limit.

@@ -28,7 +28,14 @@ from bide.model.dedup import write_dedup
 from bide.model.durations import Duration, at_to_us, delay_to_us, is_whole, to_us
 from bide.model.ids import check_name
 from bide.model.job import Event, check_kinds
-from bide.model.limits import KEEP, Declared, stored_active, stored_rate
+from bide.model.limits import (
+    DECLARED,
+    KEEP,
+    TOGETHER,
+    Declared,
+    stored_active,
+    stored_rate,
+)
 from bide.model.options import (
     CONSTRAINTS,
     GroupSettings,
@@ -47,7 +54,7 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt, wanted
-from bide.protocol.commands.jobs import MOST_CHANGED
+from bide.protocol.commands.jobs import MOST_CHANGED, QueueStats
 from bide.protocol.keys import Keys
 from bide.queue.binding import Permit, ServerBinding, TaskQueue
 from bide.queue.dependencies import constraints_of, references
@@ -490,6 +497,27 @@ def options_only(task: Function | str, values: dict[str, Any]) -> Options:
             f"kwargs or with task.enqueue({name}=...)."
         )
     return cast(Options, given)
+
+
+def as_declared(settings: QueueSettings, counts: QueueStats, queue: str) -> QueueSettings:
+    """Replace `"declared"` by what a worker's program declares.
+
+    Raises:
+        UsageError: it declares no such setting.
+    """
+    found: dict[str, Any] = {**settings}
+    for name, *burst in TOGETHER:
+        if found.get(name) != DECLARED:
+            continue
+        if any(one in found for one in burst):
+            raise UsageError(f"The declared {name} has its own burst; leave out {burst[0]}=.")
+        if name not in counts.declared:
+            raise UsageError(
+                f"No worker of queue {queue} has declared {name}=; write it into Queue({queue!r}, "
+                f"{name}=...) and start a worker, or configure a value."
+            )
+        found |= {one: counts.declared[one] for one in (name, *burst)}
+    return cast("QueueSettings", found)
 
 
 def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from bide.errors import BideError, PayloadError, UsageError
 from bide.model.durations import from_us, to_us
 from bide.model.job import LISTABLE, Snapshot
-from bide.model.limits import describe_limits
+from bide.model.limits import Retention, describe_limits
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
@@ -99,7 +99,23 @@ def limits_of(limits: Mapping[str, Any]) -> list[str]:
 def limits_report(counts: QueueStats) -> dict[str, Any]:
     """The same as JSON has it."""
     names = ("rate", "burst", "concurrency", "group_rate", "group_burst")
-    return report(counts.limits, *names, "held_until", "limited_until", "declared")
+    known = report(counts.limits, *names, "held_until", "limited_until", "declared")
+    overridden = counts.overridden
+    if (kept := overridden.get("retention")) is not None:
+        overridden["retention"] = retention_report(kept)
+    return known | {"overridden": overridden}
+
+
+def retention_report(retention: Retention) -> dict[str, Any]:
+    """A retention as JSON has it: its ages in seconds."""
+    return {
+        "count": retention.count,
+        "results": retention.result_bytes(),
+        **{
+            state: to_us(getattr(retention, state), state) / 1e6
+            for state in ("completed", "failed", "cancelled")
+        },
+    }
 
 
 def next_due(counts: QueueStats) -> float | None:
@@ -141,20 +157,12 @@ async def queue(site: AsyncSite, params: Params) -> dict[str, Any]:
         ]
     )
     coming = await site.fetch(name, [id for id, _ in ahead])
-    retention = counts.retention
     return {
         "now": moment_json(counts.now),
         "name": name,
         "counts": queues_report({name: counts})[name],
         "is_data": counts.is_data,
-        "retention": {
-            "count": retention.count,
-            "results": retention.result_bytes(),
-            **{
-                state: to_us(getattr(retention, state), state) / 1e6
-                for state in ("completed", "failed", "cancelled")
-            },
-        },
+        "retention": retention_report(counts.retention),
         "lateness": summarize_lateness(await last_minutes(site, name, HOUR)),
         "groups": (shown := piece(found))["groups"][:GROUPS],
         "more_groups": shown["next"] is not None or len(shown["groups"]) > GROUPS,

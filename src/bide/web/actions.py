@@ -13,7 +13,7 @@ it was made from: where another has changed the schedule since, that is shown, a
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -22,13 +22,15 @@ from bide.errors import BideError, UsageError
 from bide.model.durations import describe
 from bide.model.ids import new_id
 from bide.model.job import FINISHED, State
+from bide.model.limits import DECLARED, TOGETHER
+from bide.model.options import QueueSettings
 from bide.model.schedule import id_of
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as ops
 from bide.queue._async.scan import changes
-from bide.queue.core import settings_call, settings_calls
+from bide.queue.core import as_declared, settings_call, settings_calls
 from bide.queue.schedules import found, ran
 from bide.queue.select import VERBS, How, read_over
 from bide.views._async import AsyncSite
@@ -273,6 +275,13 @@ async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> 
     if word in ("pause-worker", "resume-worker"):
         await site.pause_worker(params.text("worker"), verb == "pause")
         return _to(request, "workers")
+    if verb == "declared" and kind in [name for name, *_ in TOGETHER]:
+        queue = await site.one(params.text("q"))
+        keys = site.keys(queue)
+        counts = await site.client.run(job_commands.counts(keys))
+        back = as_declared(cast("QueueSettings", {kind: DECLARED}), counts, queue)
+        await site.client.run_many(settings_calls(keys, back))
+        return _to(request, "queue", q=queue)
     if word == "configure-queue":
         return await _configure(site, request, params)
     if word == "configure-group":

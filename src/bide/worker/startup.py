@@ -88,9 +88,10 @@ async def apply_declared(client: aio.AsyncClient, declared: Mapping[Keys, QueueS
             values: Mapping[str, Any] = {**settings}
             log.info(
                 "queue %s: the declared %s has no effect, because another value was configured; "
-                "configure the declared one to let the code decide again",
+                "`bide queues limit %s --declared` lets the code decide again",
                 keys.queue,
                 " and ".join(f"{name}={values[name]!r}" for name in reply),
+                keys.queue,
             )
 
 

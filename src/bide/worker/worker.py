@@ -209,6 +209,8 @@ class Worker:
         self._abort_at: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
         self._declared: dict[Keys, QueueSettings] = {}
+        self._given = given
+        """Keeps the objects, because what an object declares ends with it."""
         self._heartbeat: Heartbeat | None = None
         self._stops = 0
         self._has_process = False

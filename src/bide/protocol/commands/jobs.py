@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.errors import UsageError
@@ -12,7 +13,7 @@ from bide.model.durations import from_us
 from bide.model.ids import new_id
 from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
 from bide.model.latency import Minute
-from bide.model.limits import KEEP, Declared, Limits, Retention
+from bide.model.limits import KEEP, TOGETHER, Declared, Limits, Retention, read_declared
 from bide.model.options import Constraints
 from bide.protocol.commands import Arg, Command, command, number, pairs, pieces, raw, text, words
 from bide.protocol.keys import SCHEMA, Keys
@@ -109,7 +110,7 @@ def resume(keys: Keys) -> Command[None]:
     return command("resume", keys, (), lambda reply: None)
 
 
-def configure(keys: Keys, retention: Retention) -> Command[None]:
+def configure(keys: Keys, retention: Retention | str) -> Command[None]:
     """Set what the queue keeps of finished jobs.
 
     Raises:
@@ -119,7 +120,7 @@ def configure(keys: Keys, retention: Retention) -> Command[None]:
     return command("configure", keys, (bounds, "-", results), lambda reply: None)
 
 
-def stored_retention(retention: Retention) -> tuple[str, int]:
+def stored_retention(retention: Retention | str) -> tuple[str, int]:
     """Check and convert a retention; raises as `configure`."""
     if not isinstance(retention, Retention):
         raise UsageError(
@@ -329,6 +330,19 @@ class QueueStats(NamedTuple):
     """When the next schedule fires, in microseconds since 1970; 0 if there is none."""
     limits: Limits = Limits()
     """The limits, and whether a limit holds back a job now."""
+    declared: Mapping[str, Any] = MappingProxyType({})
+    """The settings (`bide.QueueSettings`) that a worker's program declared last."""
+
+    @property
+    def overridden(self) -> dict[str, Any]:
+        """The declared settings that have no effect, because others were configured."""
+        stored = {**self.limits._asdict(), "retention": self.retention}
+        return {
+            name: self.declared[name]
+            for names in TOGETHER
+            if any(name in self.declared and self.declared[name] != stored[name] for name in names)
+            for name in names
+        }
 
     @property
     def now(self) -> datetime:
@@ -504,6 +518,7 @@ def _read_counts(reply: list[Any]) -> QueueStats:
         schedules=reply[12],
         next_fire_us=reply[13],
         limits=Limits.read(meta, reply[1]),
+        declared=read_declared(meta),
     )
 
 

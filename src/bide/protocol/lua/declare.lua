@@ -28,8 +28,9 @@ local set = redis.call('HMGET', meta, 'rate', 'concurrency', 'group_rate', 'rete
 local said = redis.call('HMGET', meta, 'declared_rate', 'declared_concurrency',
   'declared_group_rate', 'declared_retention', 'declared_until')
 if set[4] then set[4] = set[4] .. ' ' .. (set[5] or '') end
-local is_other = false
+local is_other, is_new = false, {}
 for i = 1, 4 do
+  is_new[i] = not said[i]
   set[i], said[i] = set[i] or NONE[i], said[i] or NONE[i]
   if given[i] == 'none' then given[i] = NONE[i] end
   is_other = is_other or given[i] ~= 'keep' and given[i] ~= said[i]
@@ -46,7 +47,7 @@ for i = 1, 4 do
     elseif set[i] ~= given[i] then
       reply[#reply + 1] = names[i]
     end
-    if given[i] ~= said[i] then redis.call('HSET', meta, FIELDS[i], given[i]) end
+    if given[i] ~= said[i] or is_new[i] then redis.call('HSET', meta, FIELDS[i], given[i]) end
   end
 end
 if changes[1] or changes[2] or changes[3] then

@@ -16,6 +16,7 @@ from bide.model.dedup import Batch, DedupPolicy
 from bide.model.durations import Duration, to_us
 from bide.model.ids import new_id
 from bide.model.job import Event
+from bide.model.limits import DECLARED
 from bide.model.options import (
     Constraints,
     Durability,
@@ -45,6 +46,7 @@ from bide.queue.batches import Batches
 from bide.queue.binding import FakeServer
 from bide.queue.core import (
     Exchange,
+    as_declared,
     checked_callback,
     checked_ids,
     checked_limit,
@@ -473,8 +475,10 @@ class Queue(threads.QueueSide):
         """Change settings (`bide.QueueSettings`) for all workers; other settings stay as they are.
 
         Raises:
-            UsageError: a setting is invalid, or none is given.
+            UsageError: a setting is invalid or not declared, or none is given.
         """
+        if DECLARED in settings.values():
+            settings = as_declared(settings, self.counts(), self.name)
         self._client.run_many(settings_calls(self.keys, settings))
 
     def events(
