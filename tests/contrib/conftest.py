@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.postgres import Postgres, missing
+pytest.register_assert_rewrite("tests.support.relays")
+
+from tests.support.postgres import Postgres, missing  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -103,15 +103,42 @@ def _prose(page: Path) -> str:
 ROWS = re.findall(
     r"^\| \[(.*?)\]\(guarantees\.md#.*?\) \| (.*) \|$", _text(DOCS / "tests.md"), re.M
 )
-PROMISES = {title: re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests) for title, tests in ROWS}
+PROMISES = {title: re.findall(r"`(tests/[\w/]+\.py)::([\w:]+)`", tests) for title, tests in ROWS}
 HELD = [test for tests in PROMISES.values() for test in tests]
+
+
+@cache
+def _tests(file: str) -> dict[str, list[ast.expr]]:
+    """The tests of a module with their decorators, also those that a class inherits."""
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    sources = {
+        name.name: f"{(node.module or '').replace('.', '/')}.py"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found[node.name] = node.decorator_list
+        elif isinstance(node, ast.ClassDef):
+            for base in (base.id for base in node.bases if isinstance(base, ast.Name)):
+                if sources.get(base, "").startswith("tests/"):
+                    inherited = _tests(sources[base])
+                    found |= {
+                        name.replace(base, node.name, 1): marks
+                        for name, marks in inherited.items()
+                        if name.startswith(f"{base}::")
+                    }
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                    found[f"{node.name}::{each.name}"] = each.decorator_list
+    return found
 
 
 @pytest.mark.parametrize(("file", "name"), HELD, ids=[name for _, name in HELD])
 def test_a_promise_is_held_by_a_test_that_exists(file: str, name: str) -> None:
-    tree = ast.parse((ROOT / file).read_text("utf-8"))
-    found = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
-    assert name in found
+    assert name in _tests(file)
 
 
 def test_every_promise_names_a_test_and_every_other_says_what_to_do_instead() -> None:
@@ -124,13 +151,10 @@ def test_every_promise_names_a_test_and_every_other_says_what_to_do_instead() ->
 
 def _is_quick(file: str, name: str) -> bool:
     """Whether `make test` runs a test."""
-    tree = ast.parse((ROOT / file).read_text("utf-8"))
-    marks: list[ast.AST] = []
-    for node in tree.body:
+    marks: list[ast.AST] = [*_tests(file).get(name, ())]
+    for node in ast.parse((ROOT / file).read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node):
             marks.append(node)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            marks += node.decorator_list
     return not any("mark.slow" in ast.unparse(mark) for mark in marks)
 
 

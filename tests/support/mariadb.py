@@ -1,25 +1,20 @@
-"""A MariaDB server of the tests' own: Debian's package, an unprivileged user, a private socket.
+"""A MariaDB server of the tests' own, from Debian's package.
 
-Nothing listens on a port. Where the package is missing, `missing()` says what to install.
+Where the package is missing, `missing()` says what to install.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import socket
-import subprocess
-import tempfile
-import time
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pymysql
 
-from tests.support.postgres import _ends_with_parent
+from tests.support.database import DatabaseServer
 
 
 def program() -> str | None:
@@ -36,19 +31,15 @@ def missing() -> str:
     return ""
 
 
-class MariaDB:
-    """A server with a database directory of its own; a context that stops it and removes both."""
+class MariaDB(DatabaseServer):
+    """MariaDB, with one database."""
+
+    prefix = "bide-mariadb-"
+    crash = signal.SIGKILL
 
     def __init__(self) -> None:
         assert not missing(), missing()
-        self.directory = Path(tempfile.mkdtemp(prefix="bide-mariadb-"))
-        (self.directory / "data").mkdir()
-        self._user: int | None = None
-        if os.geteuid() == 0:  # MariaDB refuses root
-            nobody = pwd.getpwnam("nobody")
-            self._user = nobody.pw_uid
-            for path in (self.directory, self.directory / "data"):
-                os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        super().__init__("data")
         self.start()
         self.empty()
 
@@ -59,9 +50,9 @@ class MariaDB:
     def _connect(self, **options: Any) -> Any:
         return pymysql.connect(unix_socket=self._socket, user="bide", autocommit=True, **options)
 
-    def start(self) -> None:
-        """Start the server, and return when it answers."""
-        options = (
+    def command(self) -> list[str]:
+        return [
+            program() or "mariadbd",
             "--no-defaults",
             f"--datadir={self.directory / 'data'}",
             f"--socket={self._socket}",
@@ -72,33 +63,14 @@ class MariaDB:
             "--innodb-log-file-size=10M",
             "--innodb-buffer-pool-size=32M",
             "--character-set-server=utf8mb4",
-        )
-        log = (self.directory / "log").open("a")
-        self._server = subprocess.Popen(
-            [program() or "mariadbd", *options],
-            cwd=self.directory,
-            user=self._user,
-            env={"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"},
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=_ends_with_parent,
-        )
-        log.close()
-        until = time.monotonic() + 60
-        while True:
-            assert self._server.poll() is None, (self.directory / "log").read_text()
-            # Not with the driver, which leaves its socket open if it cannot connect.
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(self._socket)
-                return
-            assert time.monotonic() < until, (self.directory / "log").read_text()
-            time.sleep(0.02)
+        ]
 
-    def stop(self) -> None:
-        """Stop the server at once, as a crash would."""
-        self._server.send_signal(signal.SIGKILL)
-        self._server.wait(60)
+    def answers(self) -> bool:
+        # Not with the driver, which leaves its socket open if it cannot connect.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(self._socket)
+            return True
+        return False
 
     def empty(self) -> None:
         """Remove all tables, and close the connections of others."""
@@ -114,12 +86,3 @@ class MariaDB:
     def url(self, driver: str = "pymysql") -> str:
         """The address of the database, for SQLAlchemy."""
         return f"mariadb+{driver}://bide@/bide?unix_socket={self._socket}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        try:
-            self.stop()
-        finally:
-            shutil.rmtree(self.directory, ignore_errors=True)

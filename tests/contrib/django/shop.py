@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management import call_command
@@ -12,6 +14,9 @@ from django.db.backends.signals import connection_created
 from bide import Queue
 from bide.contrib.django.outbox import Outbox
 from bide.contrib.django.outbox.models import Done, Row
+from bide.contrib.django.outbox.writing import round_of
+from bide.contrib.outbox.sending import Round, Sender
+from tests.support.outboxes import relaying
 
 APPS = ["bide.contrib.django", "bide.contrib.django.outbox"]
 
@@ -90,9 +95,18 @@ class Shop:
     def vendor(self) -> str:
         return str(connections[self.using].vendor)
 
+    def at(self, url: str) -> Shop:
+        return Shop(self.using, url)
+
     def begin(self) -> Any:
         """A transaction, or a savepoint in it."""
         return transaction.atomic(using=self.using)
+
+    @contextmanager
+    def writing(self) -> Iterator[Changes]:
+        """A transaction, and the methods of the outbox in it."""
+        with self.begin():
+            yield Changes(self)
 
     def place(self, id: int) -> Any:
         return Order.objects.using(self.using).create(id=id)
@@ -108,9 +122,37 @@ class Shop:
     def done(self) -> list[Any]:
         return [*Done.objects.using(self.using).order_by("id")]
 
-    def change_rows(self, change: Any = None, **values: Any) -> None:
+    def change_rows(self, **values: Any) -> None:
         """Change rows of the outbox, as others may have written them."""
-        (change or Row.objects.using(self.using)).update(**values)
+        Row.objects.using(self.using).update(**values)
+
+    def set_retry_us(self, moment_us: int, *ids: str) -> None:
+        rows = Row.objects.using(self.using)
+        (rows.filter(job_id__in=ids) if ids else rows).update(retry_us=moment_us)
+
+    def send(self, sender: Sender) -> Round:
+        return round_of(self.using, sender)
+
+    def send_late(self, numbers: list[int]) -> None:
+        self.outbox._send_now(self.url, numbers)
+
+    @contextmanager
+    def relaying(self) -> Iterator[None]:
+        """A relay in a thread, whose connections are closed at its end."""
+
+        def relay(stop: threading.Event) -> None:
+            try:
+                self.outbox.relay(stop=stop)
+            finally:
+                connections.close_all()
+
+        with relaying(self.outbox, relay):
+            yield
+
+    def end_thread(self) -> None:
+        connections.close_all()
+
+    disconnect = end_thread
 
     def ids(self, states: Sequence[Any] = ("delayed", "waiting")) -> set[str]:
         """The ids of the jobs of the queue that have not ended."""
@@ -120,3 +162,12 @@ class Shop:
         self.queue.close()
         self.outbox.close()
         connections[self.using].close()
+
+
+class Changes:
+    """The methods of an outbox, in a transaction."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.enqueue = shop.outbox.enqueue
+        self.cancel = shop.outbox.cancel
+        self.place = shop.place

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from bide import Queue
+from bide.contrib.outbox.sending import Round, Sender
 from bide.contrib.sqlalchemy import Outbox
+from bide.contrib.sqlalchemy.tables import round_of
 from tests.support import mariadb as its_mariadb
 from tests.support.mariadb import MariaDB
-from tests.support.order_tables import Base, engine_for
+from tests.support.order_tables import Base, Order, engine_for
+from tests.support.outboxes import relaying
 from tests.support.postgres import Postgres
 
 
@@ -58,6 +63,19 @@ class Shop:
         """A session in a transaction."""
         return _begin(self.engine)
 
+    @property
+    def vendor(self) -> str:
+        return self.engine.dialect.name
+
+    def at(self, url: str) -> Shop:
+        return Shop(self.engine, url)
+
+    @contextmanager
+    def writing(self) -> Iterator[Changes]:
+        """A transaction, and the methods of the outbox in it."""
+        with self.begin() as session:
+            yield Changes(self.outbox, session)
+
     def rows(self) -> list[Any]:
         """What is in the outbox."""
         with self.engine.connect() as connection:
@@ -67,6 +85,47 @@ class Shop:
     def ids(self) -> set[str]:
         """The ids of the jobs of the queue that have not ended."""
         return {job.id for state in ("delayed", "waiting") for job in self.queue.jobs(state)}
+
+    def orders(self) -> list[int]:
+        with self.engine.connect() as connection:
+            return [*connection.scalars(sa.select(Order.id).order_by(Order.id))]
+
+    def set_retry_us(self, moment_us: int, *ids: str) -> None:
+        table = self.outbox.tables.outbox
+        change = sa.update(table).values(retry_us=moment_us)
+        with self.engine.begin() as connection:
+            connection.execute(change.where(table.c.job_id.in_(ids)) if ids else change)
+
+    def send(self, sender: Sender) -> Round:
+        return round_of(self.outbox.tables, self.engine, sender)
+
+    def send_late(self, numbers: list[int]) -> None:
+        self.outbox._send_now(self.engine, numbers)
+
+    def relaying(self) -> AbstractContextManager[None]:
+        return relaying(self.outbox)
+
+    def end_thread(self) -> None:
+        """The pool keeps the connections for other threads."""
+
+    def disconnect(self) -> None:
+        self.engine.dispose()
+
+    def close(self) -> None:
+        self.queue.close()
+        self.outbox.close()
+
+
+class Changes:
+    """The methods of an outbox, with the session of a transaction."""
+
+    def __init__(self, outbox: Outbox, session: Session) -> None:
+        self._session = session
+        self.enqueue = partial(outbox.enqueue, session)
+        self.cancel = partial(outbox.cancel, session)
+
+    def place(self, id: int) -> None:
+        self._session.add(Order(id=id))
 
 
 class _begin:
@@ -88,14 +147,4 @@ class _begin:
 def shop(engine: sa.Engine, one_url: str) -> Iterator[Shop]:
     shop = Shop(engine, one_url)
     yield shop
-    shop.queue.close()
-    shop.outbox.close()
-
-
-ShopAt = Callable[[str], Shop]
-
-
-@pytest.fixture
-def shop_at(engine: sa.Engine) -> ShopAt:
-    """A shop whose server is at another address."""
-    return lambda url: Shop(engine, url)
+    shop.close()

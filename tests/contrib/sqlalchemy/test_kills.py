@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.contrib.sqlalchemy.desk import BALANCED, PARTS
-
-ROOT = Path(__file__).parents[3]
+from tests.support.outboxes import PARTS, assert_balanced
 
 
 @pytest.mark.slow
@@ -27,28 +20,4 @@ ROOT = Path(__file__).parents[3]
 def test_a_process_is_killed_at_each_of_its_steps(
     actor: str, ends: tuple[str, ...], steps: int, part: int, database: str, one_url: str
 ) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.contrib.sqlalchemy.desk",
-            actor,
-            database,
-            one_url,
-            f"{part}",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert len(found) * PARTS > steps, (
-        "each statement, each commit and each round trip has two steps"
-    )
-    allowed = [BALANCED[name] for name in ends]
-    assert [kept for kept in found if kept not in allowed] == []
-    seen = [name for name in ends if BALANCED[name] in found]
-    assert seen == [*ends], "the kills reached each of the ends"
+    assert_balanced("tests.contrib.sqlalchemy.desk", actor, ends, steps, part, database, one_url)

@@ -21,7 +21,7 @@ from bide.contrib.sqlalchemy.tables import check_dialect
 from bide.errors import BadSignature, PayloadError
 from bide.model.payload.signing import Seal
 from bide.tasks import middleware
-from tests.contrib.sqlalchemy.conftest import Shop, ShopAt
+from tests.contrib.sqlalchemy.conftest import Shop
 from tests.support.order_tables import Base, Order, engine_for
 
 
@@ -212,8 +212,8 @@ def test_a_delay_counts_from_the_row(shop: Shop) -> None:
     assert shop.queue.fetch(at).due == datetime(2100, 1, 1, tzinfo=UTC)
 
 
-def test_without_a_server_the_commit_succeeds_and_the_rows_stay(shop_at: ShopAt) -> None:
-    shop = shop_at("redis://127.0.0.1:1")
+def test_without_a_server_the_commit_succeeds_and_the_rows_stay(engine: sa.Engine) -> None:
+    shop = Shop(engine, "redis://127.0.0.1:1")
     task = shop.queue.task(cancel_unpaid)
     with shop.begin() as session:
         session.add(Order(id=1))

@@ -1,0 +1,337 @@
+"""The tests of an outbox's relay, for each library that has the database.
+
+The relay sends what was left: once, in order for each job, whoever else sends beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol, Self
+
+import pytest
+
+from bide import Queue, debounce
+from bide.contrib.outbox import sending
+from bide.contrib.outbox.sending import Round, Sender
+from bide.embedded import Server
+from bide.errors import ServerUnavailable
+from tests.support.eventually import eventually
+from tests.support.outboxes import Held
+from tests.support.postgres import Postgres
+
+
+def work(order: int) -> None: ...
+
+
+class Shop(Protocol):
+    """An order desk: a database of some library, an outbox and a queue."""
+
+    url: str
+    outbox: Any
+    queue: Queue
+
+    @property
+    def vendor(self) -> str:
+        """The kind of the database."""
+
+    def at(self, url: str) -> Self:
+        """The same desk with the queue of another server."""
+
+    def writing(self) -> AbstractContextManager[Any]:
+        """A transaction with the methods of the outbox that write, and `place` for an order."""
+
+    def rows(self) -> list[Any]:
+        """What is in the outbox."""
+
+    def set_retry_us(self, moment_us: int, *ids: str) -> None:
+        """Change when rows are sent: those of these jobs, or all."""
+
+    def ids(self) -> set[str]:
+        """The ids of the jobs of the queue that have not ended."""
+
+    def orders(self) -> list[int]:
+        """The ids of the orders."""
+
+    def send(self, sender: Sender) -> Round:
+        """Send one round of rows."""
+
+    def send_late(self, numbers: list[int]) -> None:
+        """Do as the fast path, for rows that were written some time ago."""
+
+    def relaying(self) -> AbstractContextManager[None]:
+        """A relay in a thread."""
+
+    def end_thread(self) -> None:
+        """Close the connections that only this thread has to the database."""
+
+    def disconnect(self) -> None:
+        """Close the connections to a database that has stopped."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+class RelayTests:
+    """The tests; each library has the fixture `shop`, and adds what only it has."""
+
+    store: ClassVar[Any]
+    """The store of its blocking relay."""
+
+    def shop_on(self, server: Postgres, url: str) -> Shop:
+        """A shop on an empty database."""
+        raise NotImplementedError
+
+    def test_it_sends_what_was_left_and_ends_in_a_burst(self, shop: Shop) -> None:
+        task = shop.queue.task(work)
+        shop.outbox.fast = False
+        with shop.writing() as change:
+            ids = [change.enqueue(task, i) for i in range(5)]
+        assert shop.ids() == set()
+        assert shop.outbox.stats()[:2] == (5, 0)
+        assert shop.outbox.relay(burst=True) == 5
+        assert shop.ids() == set(ids)
+        assert shop.outbox.relay(burst=True) == 0
+        assert shop.rows() == []
+        assert shop.outbox.stats() == (0, 0, 0)
+
+    def test_changes_of_one_job_are_sent_one_after_another(self, shop: Shop) -> None:
+        task = shop.queue.task(work)
+        shop.outbox.fast = False
+        with shop.writing() as change:
+            change.cancel(shop.queue, "a")  # of a job that there is not yet
+            change.enqueue(task.options(job_id="a", delay="1h"), 1)
+            change.enqueue(task.options(job_id="b", delay="1h"), 1)
+            change.cancel(shop.queue, "b")
+        sender = Sender(shop.url)
+        assert shop.send(sender)[:2] == (2, 2)
+        left = [(row.verb, row.job_id) for row in shop.rows()]
+        assert left == [("enqueue", "a"), ("cancel", "b")]
+        assert shop.send(sender)[:2] == (2, 2)
+        sender.close()
+        assert shop.queue.fetch("a").status == "delayed"
+        assert shop.queue.fetch("b").status == "cancelled"
+
+    def test_calls_of_one_dedup_key_are_sent_in_order(self, shop: Shop) -> None:
+        task = shop.queue.task(work)
+        shop.outbox.fast = False
+        with shop.writing() as change:
+            for i in range(3):
+                change.enqueue(task.options(unique=debounce("1h")), i)
+            change.enqueue(task.options(unique=debounce("1h", key="other")), 9)
+        sender = Sender(shop.url)
+        claimed = [shop.send(sender).claimed for _ in range(4)]
+        sender.close()
+        assert claimed == [2, 1, 1, 0]
+        assert sorted(job.args for job in shop.queue.jobs("delayed")) == [(2,), (9,)]
+
+    def test_no_relay_overtakes_another(self, shop: Shop) -> None:
+        """While one relay sends an enqueue, no other sends the cancel that follows it."""
+        if shop.vendor == "sqlite":
+            pytest.skip("SQLite has one writer at a time")
+        task = shop.queue.task(work)
+        shop.outbox.fast = False
+        with shop.writing() as change:
+            change.enqueue(task.options(job_id="a", delay="1h"), 1)
+        slow, quick = Held(shop.url), Sender(shop.url)
+
+        def send_slowly() -> None:
+            shop.send(slow)
+            shop.end_thread()
+
+        thread = threading.Thread(target=send_slowly)
+        thread.start()
+        assert slow.reached.wait(30)
+        with shop.writing() as change:
+            change.cancel(shop.queue, "a")
+            change.enqueue(task.options(job_id="b"), 1)
+        assert shop.send(quick)[:2] == (1, 1), "only the job b"
+        assert shop.ids() == {"b"}
+        slow.released.set()
+        thread.join(30)
+        assert shop.send(quick)[:2] == (1, 1)
+        quick.close()
+        slow.close()
+        assert shop.queue.fetch("a").status == "cancelled"
+        assert shop.rows() == []
+
+    def test_a_fast_path_that_comes_late_sends_nothing(self, shop: Shop) -> None:
+        """The relay has sent the row, and the job has ended and is gone: it does not return."""
+        task = shop.queue.task(work)
+        shop.outbox.fast = False
+        with shop.writing() as change:
+            change.enqueue(task.options(job_id="a"), 1)
+        numbers = [row.id for row in shop.rows()]
+        assert shop.outbox.relay(burst=True) == 1
+        shop.queue.cancel("a")
+        assert shop.queue.delete_many(["a"]) == ["ok"]
+        shop.send_late(numbers)
+        assert shop.queue.counts().waiting == 0
+
+    def test_a_row_that_is_refused_stays_and_holds_back_what_follows_it(
+        self, shop: Shop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        task = shop.queue.task(work)
+        with shop.writing() as change:
+            change.enqueue(task.options(job_id="a", depends_on="nobody"), 1)
+            change.enqueue(task.options(job_id="b"), 1)
+            change.enqueue(task.options(job_id="c"), 1)
+            change.cancel(shop.queue, "a")
+        assert shop.outbox.relay(burst=True) == 0
+        assert shop.ids() == {"b", "c"}
+        refused, waits = shop.rows()
+        assert (refused.job_id, refused.tries, refused.retry_us) == ("a", 1, None)
+        assert "JobNotFound: There is no job 'nobody'" in refused.error
+        assert waits.verb == "cancel"
+        (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert "cannot be sent" in record.getMessage()
+        stats = shop.outbox.stats()
+        assert stats[:2] == (1, 1)
+        assert 0 < stats.age < 60
+        assert [row.job_id for row in shop.outbox.list_rows(refused=True)] == ["a"]
+        listed = [(row.verb, row.refused) for row in shop.outbox.list_rows()]
+        assert listed == [("enqueue", True), ("cancel", False)]
+        assert shop.outbox.retry_rows([waits.id]) == 0
+        assert shop.outbox.retry_rows() == 1
+        assert shop.outbox.relay(burst=True) == 0
+        assert shop.rows()[0].tries == 2
+        assert shop.outbox.delete_rows([refused.id]) == 1
+        assert shop.outbox.relay(burst=True) == 1
+        assert shop.rows() == []
+
+    def test_a_child_waits_for_the_row_of_its_parent(self, shop: Shop) -> None:
+        task = shop.queue.task(work)
+        shop.outbox.fast = False
+        with shop.writing() as change:
+            change.enqueue(task.options(job_id="parent"), 1)
+            change.enqueue(task.options(job_id="child", depends_on="parent"), 1)
+        shop.set_retry_us(2**52, "parent")  # as if another relay had the parent
+        assert shop.outbox.relay(burst=True) == 0
+        child = shop.rows()[1]
+        assert child.retry_us
+        assert child.error
+        shop.set_retry_us(0)
+        assert shop.outbox.relay(burst=True) == 2
+        assert shop.queue.fetch("child").status == "blocked"
+
+    def test_a_flow_in_one_transaction(self, shop: Shop) -> None:
+        task = shop.queue.task(work)
+        with shop.writing() as change:
+            change.enqueue(task.options(job_id="parent"), 1)
+            change.enqueue(task.options(job_id="child", depends_on="parent"), 1)
+        assert shop.queue.fetch("child").status == "blocked"
+
+    def test_it_waits_for_the_server(
+        self, shop: Shop, tmp_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "bide")
+        server = tmp_server()
+        own = shop.at(server.url)
+        task = own.queue.task(work)
+        server.kill()
+        with own.writing() as change:
+            change.place(1)
+            change.enqueue(task.options(job_id="a"), 1)
+        with pytest.raises(ServerUnavailable):
+            own.outbox.relay(burst=True)
+        with own.relaying():
+            eventually(lambda: any("the outbox waits" in text for text in caplog.messages))
+            server.restart()
+            eventually(lambda: not own.rows())
+        assert own.ids() == {"a"}
+        assert "the outbox sends again" in caplog.messages
+        own.close()
+
+    def test_a_row_wakes_it(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        """PostgreSQL's NOTIFY does; elsewhere, the relay polls."""
+        if shop.vendor == "postgresql":
+            monkeypatch.setattr(sending, "POLL", 600.0)
+        looked, wait = threading.Semaphore(0), self.store.wait
+
+        def noted(store: Any, seconds: float) -> None:
+            looked.release()
+            wait(store, seconds)
+
+        monkeypatch.setattr(self.store, "wait", noted)
+        task = shop.queue.task(work)
+        shop.outbox.fast = False
+        with shop.relaying():
+            assert looked.acquire(timeout=30)
+            for i in range(3):
+                with shop.writing() as change:
+                    change.enqueue(task.options(job_id=f"job-{i}"), 1)
+                eventually(lambda: not shop.rows())
+        assert shop.ids() == {"job-0", "job-1", "job-2"}
+
+    @pytest.mark.slow
+    def test_two_relays_and_four_producers(self, shop: Shop) -> None:
+        task = shop.queue.task(work)
+        failed: list[Exception] = []
+
+        def produce(begin: int) -> None:
+            try:
+                for i in range(begin, begin + 50):
+                    with shop.writing() as change:
+                        change.place(i)
+                        change.enqueue(task.options(job_id=f"a{i}", delay="1h"), i)
+                    with shop.writing() as change:
+                        change.cancel(shop.queue, f"a{i}")
+                        change.enqueue(task.options(job_id=f"b{i}", delay="1h"), i)
+                    shop.outbox.fast = i % 3 > 0
+            except Exception as error:
+                failed.append(error)
+            finally:
+                shop.end_thread()
+
+        with shop.relaying(), shop.relaying():
+            threads = [threading.Thread(target=produce, args=(i * 1000,)) for i in range(1, 5)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            eventually(lambda: not shop.rows(), within=60)
+        assert not failed
+        orders = shop.orders()
+        assert len(orders) == 200
+        for i in orders:
+            assert shop.queue.fetch(f"a{i}").status == "cancelled"
+            assert shop.queue.fetch(f"b{i}").status == "delayed"
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("server_too", [False, True])
+    def test_it_waits_for_the_database(
+        self,
+        tmp_server: Callable[..., Server],
+        caplog: pytest.LogCaptureFixture,
+        postgres: Postgres,
+        server_too: bool,
+    ) -> None:
+        caplog.set_level(logging.INFO, "bide")
+        with Postgres() as own:
+            server = tmp_server()
+            shop = self.shop_on(own, server.url)
+            task = shop.queue.task(work)
+            shop.outbox.fast = False
+            with shop.writing() as change:
+                change.enqueue(task.options(job_id="before"), 1)
+            with shop.relaying():
+                eventually(lambda: shop.ids() == {"before"})
+                if server_too:
+                    server.kill()
+                own.stop()
+                eventually(lambda: any("the outbox waits" in text for text in caplog.messages))
+                own.start()
+                shop.disconnect()
+                with shop.writing() as change:
+                    change.enqueue(task.options(job_id="a"), 1)
+                if server_too:
+                    eventually(
+                        lambda: any("Cannot reach the server" in text for text in caplog.messages)
+                    )
+                    server.restart()
+                eventually(lambda: "a" in shop.ids())
+                eventually(lambda: not shop.rows())
+            shop.disconnect()
+            shop.close()
