@@ -114,14 +114,14 @@ def test_a_function_of_ones_own_also_masks_errors(home: Path, mail: Queue) -> No
     said(bide(home, "worker", "--burst", url=mail.url))
     shown = said(bide(home, "jobs", "show", id, url=mail.url, **ALONE))
     assert "ValueError: card **** was declined" in shown
-    assert "arguments  …" in shown
+    assert "arguments  •••" in shown
     assert "visa4111" not in shown
     listed = said(bide(home, "jobs", "ls", url=mail.url, **ALONE))
     assert "card **** was declined" in listed
     done = bide(home, "jobs", "ls", "--json", url=mail.url, **ALONE)
     (job,) = json.loads(said(done))["jobs"]
     assert job["error"]["message"] == "card **** was declined"
-    assert (job["description"], job["masked"]) == ("pay_card(…)", ["error", "description"])
+    assert (job["description"], job["masked"]) == ("pay_card(•••)", ["error", "description"])
     assert "1 job" in done.stderr
     (job,) = json.loads(said(bide(home, "jobs", "show", id, "--json", url=mail.url, **ALONE)))[
         "jobs"
@@ -165,7 +165,11 @@ def test_a_mask_that_fails_hides_the_value_and_says_so_once(home: Path, mail: Qu
     [
         ("secret", "--mask 'secret' is not a mask; did you mean 'secrets'?"),
         ("all", "--mask 'all' is not a mask; write secrets, none or MODULE:FUNCTION."),
-        ("shop.py", "write secrets, none or MODULE:FUNCTION."),
+        (
+            "shop.hide_cards",
+            "--mask 'shop.hide_cards' is not a mask; did you mean 'shop:hide_cards'?",
+        ),
+        ("shop/masks.py:hide", "write secrets, none or MODULE:FUNCTION."),
         ("nowhere:mask", "--mask 'nowhere:mask': The module 'nowhere' cannot be imported"),
         ("shop:hide", "the module 'shop' has no 'hide'; write MODULE:FUNCTION"),
         ("shop:queue", "is not a mask; give a plain function that takes task, kind and value"),

@@ -101,9 +101,9 @@ def test_what_the_code_declares_is_shown_beside_a_field_and_comes_back(
     assert "Use it again" not in desk.get("/queue", q="mail").text
     mail.configure(rate="9/s", burst=2, concurrency=None, retention=Retention(count=9))
     text = desk.get("/queue", q="mail").text
-    assert "The code declares 5/s, 1 at once." in text
-    assert "The code declares 3." in text
-    assert "The code declares completed 2d" in text
+    assert "Jobs that may start: the code declares 5/s, 1 at once after a quiet time<" in text
+    assert "Jobs that may run: the code declares 3<" in text
+    assert "Kept: the code declares completed 2d" in text
     assert text.count("Use it again") == 3
     assert "declared-group_rate" not in text
     text = page.get("/queue", q="mail").text

@@ -234,7 +234,7 @@ def call_line(task: str, args: Any, kwargs: Any, mask: Mask) -> str:
     """Arguments as in source code, behind the mask."""
     args, kwargs = mask(task, "args", plain(list(args))), mask(task, "kwargs", plain(dict(kwargs)))
     if not isinstance(args, list) or not isinstance(kwargs, dict):
-        return "…"
+        return args if isinstance(args, str) else HIDDEN
     return call(args, kwargs)
 
 
@@ -300,7 +300,9 @@ def read_mask(given: Mask | str | None, what: str = "mask=", otherwise: str = "s
         return _MASKS[given]
     said, found = f"{where}{cut(given, 80)!r}", _FUNCTION.fullmatch(given)
     if found is None:
-        end = did_you_mean(given, _MASKS) or "; write secrets, none or MODULE:FUNCTION."
+        meant = ":".join(given.rsplit(".", 1))
+        end = f"; did you mean {meant!r}?" if _FUNCTION.fullmatch(meant) else ""
+        end = did_you_mean(given, _MASKS) or end or "; write secrets, none or MODULE:FUNCTION."
         raise UsageError(f"{said} is not a mask{end}")
     try:
         return _checked(attrgetter(found[2])(import_module(found[1])), said)
