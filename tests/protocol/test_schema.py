@@ -9,6 +9,7 @@ import pytest
 from bide.errors import ClientTooOld
 from bide.protocol.commands import Command
 from bide.protocol.commands import jobs as job_commands
+from bide.protocol.keys import GLOBAL
 from bide.protocol.scripts import load, names
 from tests.support.operations import OPERATIONS
 from tests.support.probe import Probe
@@ -21,7 +22,7 @@ OF_WORKERS_ALONE = {"worker_leave"}
 
 
 def test_every_script_of_a_queue_looks() -> None:
-    of_queues = {name for name in names() if not load(name).is_global}
+    of_queues = {name for name in names() if not {*load(name).keys} <= {*GLOBAL}}
     assert {name for name in of_queues if "meta" not in load(name).keys} == OF_WORKERS_ALONE
 
 

@@ -115,7 +115,7 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "queues.queues": [(0, queue_commands.queues(GLOBALS))],
     "schedules.set_schedule": [
         (0, schedule_commands.set_schedule(MAIL, DRAFT)),
-        (0, schedule_commands.set_schedule(MAIL, DRAFT, ([1, 2], False))),
+        (0, schedule_commands.set_schedule(MAIL, DRAFT._replace(timing=Timing(at_us=(1, 2))))),
     ],
     "schedules.edit_schedule": [
         (0, schedule_commands.edit_schedule(MAIL, SCHEDULE, SCHEDULE.timing, "once", 0)),

@@ -92,11 +92,6 @@ class Script(msgspec.Struct, frozen=True):
     last: str | None
     header: tuple[tuple[str, str], ...]
 
-    @property
-    def is_global(self) -> bool:
-        """Whether it works on keys that no queue owns."""
-        return all(key in GLOBAL for key in self.keys)
-
 
 @cache
 def load(name: str, clock: str = SERVER_CLOCK) -> Script:

@@ -188,11 +188,11 @@ def heard(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
             signal.signal(number, handler_before)
 
 
-def leave_threads_behind(code: int = 0) -> None:
+def leave_threads_behind() -> None:
     """End the process if it still has threads of jobs for which Python would wait."""
     main = threading.main_thread()
     left = [t.name for t in threading.enumerate() if t is not main and not t.daemon]
     if left:
         log.warning("ends though threads still run: %s", ", ".join(left))
         logging.shutdown()
-        os._exit(code)
+        os._exit(0)

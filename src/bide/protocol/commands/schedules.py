@@ -61,17 +61,8 @@ class SchedulePage(NamedTuple):
     schedules: list[Schedule]
 
 
-def set_schedule(
-    keys: Keys, draft: Draft, ahead: tuple[Sequence[int], bool] | None = None
-) -> Command[Set]:
-    """Set a schedule; one that fires when it did before keeps its next time.
-
-    Args:
-        keys: of the queue.
-        draft: the schedule.
-        ahead: its times, and whether these are all; None of an expression asks first after when
-            they count, which only the server's clock can tell, and then sends them.
-    """
+def set_schedule(keys: Keys, draft: Draft) -> Command[Set]:
+    """Set a schedule; one that fires when it did before keeps its next time."""
 
     def parse(reply: list[Any]) -> Set:
         word = reply[0].decode()
@@ -87,7 +78,7 @@ def set_schedule(
             )
         return Set(word == "ok", Schedule.read(draft.name, reply[2]))
 
-    return _set(keys, draft, ahead, "", parse)
+    return _set(keys, draft, "", parse)
 
 
 def edit_schedule(
@@ -108,16 +99,21 @@ def edit_schedule(
         return Edited(result, None if result == "gone" else Schedule.read(known.name, reply[2]))
 
     draft = Draft(known.name, timing, missed, jitter_us, known.priority, known.task, b"")
-    return _set(keys, draft, None, known.stand, parse)
+    return _set(keys, draft, known.stand, parse)
 
 
 def _set(
     keys: Keys,
     draft: Draft,
-    ahead: tuple[Sequence[int], bool] | None,
     was: str,
     parse: Callable[[list[Any]], T],
+    ahead: tuple[Sequence[int], bool] | None = None,
 ) -> Command[T]:
+    """Set a schedule, with its times in `ahead` and whether these are all.
+
+    The times of an expression count from a moment that only the server's clock can tell. So the
+    first command asks for it, and the second sends them.
+    """
     timing = draft.timing
     if ahead is None:
         ahead = (timing.at_us, True) if timing.kind == "at" else ((), False)
@@ -132,7 +128,7 @@ def _set(
         if reply[0] != b"times":
             return None
         times = timing.ahead(reply[2], reply[1], each=draft.missed == "all")
-        return _set(keys, draft, times, was, parse)
+        return _set(keys, draft, was, parse, times)
 
     return command("schedule_set", keys, args, parse, followup=followup)
 
