@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from bide import AsyncQueue, DelayQueue, Queue, Unique, UsageError
 from bide.contrib.django.outbox import Outbox, outbox
 from bide.contrib.django.running import hint
 from bide.errors import PayloadError
+from bide.testing import isolated_registry
 from tests.contrib.django import jobs
 from tests.contrib.django.shop import Shop, use
 from tests.support.outboxes import ROOT
@@ -310,11 +312,13 @@ def test_the_migrations_are_those_of_the_models(shop: Shop) -> None:
 # -- django.tasks
 
 
-def backend_of(shop: Shop, **options: Any) -> Any:
-    """Settings whose tasks are written into the shop's outbox."""
+@contextmanager
+def backend_of(shop: Shop, **options: Any) -> Iterator[None]:
+    """Settings whose tasks are written into the shop's outbox; their queues are forgotten after."""
     its = {"OUTBOX": shop.using, **options}
     made = {"BACKEND": "bide.contrib.django.Backend", "QUEUES": ["default", "mail"], "OPTIONS": its}
-    return override_settings(TASKS={"default": made, "now": made})
+    with isolated_registry(), override_settings(TASKS={"default": made, "now": made}):
+        yield
 
 
 def test_tasks_of_django_are_rows_of_the_transaction(shop: Shop) -> None:
