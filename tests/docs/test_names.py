@@ -84,7 +84,14 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "docs/decisions/0019-outbox.md": ("bide.contrib.outbox", "django.tasks", "transaction.atomic"),
     "docs/howto/outbox.md": (
-        *("create_all", "AsyncSession", "Connection", "transaction_mode", "INSTALLED_APPS"),
+        *(
+            "create_all",
+            "AsyncEngine",
+            "AsyncSession",
+            "Connection",
+            "transaction_mode",
+            "INSTALLED_APPS",
+        ),
         *("transaction.atomic", "TestCase", "captureOnCommitCallbacks", "sync_to_async"),
         *("django.tasks", "atomic"),
     ),

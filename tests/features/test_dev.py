@@ -183,6 +183,50 @@ def test_the_worker_follows_the_source(tmp_path: Path, start: Start) -> None:
     assert "importlib" not in "".join(dev.said)
 
 
+OUTBOX = """
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+from bide.contrib.sqlalchemy import Outbox
+
+engine = sa.create_engine("sqlite:///shop.db")
+outbox = Outbox(sa.MetaData(), engine, fast=False)
+outbox.tables.outbox.metadata.create_all(engine)
+
+
+def place(name):
+    with Session(engine) as session, session.begin():
+        outbox.enqueue(session, hello, name)
+"""
+
+
+@pytest.mark.parametrize("profiles", ["", "[tool.bide.workers.a]\n[tool.bide.workers.b]\n"])
+def test_it_relays_the_rows_of_an_outbox(tmp_path: Path, start: Start, profiles: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(profiles)
+    (tmp_path / "app.py").write_text(APP + OUTBOX)
+    subprocess.run([sys.executable, "-c", "import app"], cwd=tmp_path, check=True)  # the tables
+    dev = start(
+        "app.py",
+        "--outbox",
+        "app:outbox",
+        "--",
+        sys.executable,
+        "-c",
+        "import app; app.place('ann')",
+    )
+    dev.wait_for("^hello ann$")
+    assert dev.stop() == 0
+    assert "Traceback" not in "".join(dev.said)
+
+
+def test_an_outbox_that_is_missing_is_a_mistake_in_the_source(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    dev = start("app.py", "--outbox", "app:outbox")
+    dev.wait_for("has no variable 'outbox'")
+    dev.wait_for("no worker runs")
+    (tmp_path / "app.py").write_text(APP + OUTBOX)
+    dev.wait_for("serves letters")
+
+
 def test_a_worker_of_each_profile_runs(tmp_path: Path, start: Start) -> None:
     (tmp_path / "pyproject.toml").write_text(
         "[tool.bide.worker]\nmodules = 'app'\n"

@@ -62,6 +62,7 @@ from bide.worker.processes import linux
 from bide.worker.processes.ipc import Reader, send
 from bide.worker.processes.linux import python_command, signal_name
 from bide.worker.processes.pool import Control
+from bide.worker.relay import outbox_beside
 from bide.worker.supervisor import (
     Supervisor,
     WorkerConfig,
@@ -81,6 +82,8 @@ class DevConfig(msgspec.Struct, frozen=True):
     log: logs.Settings
     path: list[str]
     """Where modules are looked for first."""
+    outbox: str | None = None
+    """The outbox whose rows the first worker sends too, as `module:name`."""
 
 
 def run_worker() -> None:
@@ -102,12 +105,18 @@ def run_worker() -> None:
         for options in config.workers:
             for module in options["modules"]:
                 importlib.import_module(module)
+        relay = None if config.outbox is None else outbox_beside(config.outbox, burst=False)
         if len(config.workers) > 1:
             configs = [WorkerConfig(options, False, config.log) for options in config.workers]
+            configs[0] = msgspec.structs.replace(configs[0], outbox=config.outbox)
             code = Supervisor(configs, GRACE).run()
         else:
             worker = Worker(**config.workers[0])
-            worker.run(beside=lambda: report(worker, line))
+
+            async def beside() -> None:
+                await asyncio.gather(report(worker, line), *([] if relay is None else [relay()]))
+
+            worker.run(beside=beside)
     except BaseException as error:
         told = [f"Error: {error}"]
         if not isinstance(error, BideError):  # the traceback, from the application's first line on
@@ -350,6 +359,8 @@ class Dev:
     """Format and level of what it logs."""
     command: Sequence[str] = ()
     """A program to run beside it, which finds the server in $BIDE_URL."""
+    outbox: str | None = None
+    """The outbox whose rows a worker sends too, as `module:name`."""
 
     def __post_init__(self) -> None:
         self._here = Path.cwd()
@@ -411,7 +422,8 @@ class Dev:
 
     async def _keep_worker(self) -> None:
         workers = [{"url": self._url, "grace": GRACE, **options} for options in self.workers]
-        config = DevConfig(workers, self.log, [str(self.root), str(self._here)])
+        path = [str(self.root), str(self._here)]
+        config = DevConfig(workers, self.log, path, self.outbox)
         while not self._stopped.is_set():
             sources = Sources([self._here, self.root])
             self._last_report = None
@@ -555,6 +567,7 @@ _BESIDE: Final = "bide.cli.dev.beside"
 @queues_option("Queue to serve; repeat for more.  [default: the queues of APP]")
 @option("-c --concurrency", "N", "Maximum number of jobs that run at once.")
 @option("-x --executor", "", "Executor, as for `bide worker`.", type=click.Choice(EXECUTORS))
+@option("--outbox", "OUTBOX", "Send the rows that an outbox has left too: shop.db:outbox.")
 @option("--log-format", "", "Log format, as for `bide worker`.", type=click.Choice(LOG_FORMATS))
 @click.pass_context
 def dev(
@@ -564,6 +577,7 @@ def dev(
     queues: tuple[str, ...],
     concurrency: int | None,
     executor: str | None,
+    outbox: str | None,
     log_format: str | None,
 ) -> None:
     """Run APP's jobs while you write it, on a server of its own.
@@ -595,4 +609,4 @@ def dev(
         workers.append(worker_options(queues, its, modules=modules, name=name or None, **more))
     log = (log_format or told.log_format, logging.DEBUG)
     root = Path(program.root) if program else Path.cwd()
-    Dev(root, workers, log, (*command, *ctx.meta[_BESIDE])).run()
+    Dev(root, workers, log, (*command, *ctx.meta[_BESIDE]), outbox).run()

@@ -192,7 +192,7 @@ def run(
     if outbox is not None:
         its = ("relay", "ls", "retry", "delete")
         default_map["outbox"] = {name: {"path": outbox} for name in its}
-        default_map |= {name: {"outbox": outbox} for name in ("worker", "metrics", "doctor")}
+        default_map |= {name: {"outbox": outbox} for name in ("worker", "dev", "metrics", "doctor")}
     more: dict[str, Any] = {"obj": tuple(modules), "default_map": default_map}
     try:
         code = group.main(args, prog_name=program, standalone_mode=False, **more)

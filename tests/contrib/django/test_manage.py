@@ -245,6 +245,38 @@ def test_rows_of_the_project_are_listed_and_repaired(desk: Path, one_url: str) -
 
 
 @pytest.mark.slow
+def test_dev_relays_the_rows_of_the_project(desk: Path, one_url: str) -> None:
+    program = """
+import os, time
+os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+import django
+django.setup()
+from orders.tasks import queue
+while not (done := queue.jobs("completed")):
+    time.sleep(0.05)
+print("found", done[0].id, done[0].result, flush=True)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "bide", "dev", "--", sys.executable, "-c", program],
+        cwd=desk,
+        env=environment(None),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    with process.stdout as lines:
+        for line in lines:
+            said.append(line)
+            if line.startswith("found") or "ended (" in line:
+                process.terminate()
+    assert process.wait(60) == 0, said
+    assert "found left orders.Order 1\n" in said
+
+
+@pytest.mark.slow
 def test_the_dashboard_of_the_project_shows_its_rows(desk: Path, one_url: str) -> None:
     program = """
 from django.core.management import call_command
