@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, Self
 
+import psycopg
 import pytest
 
 from bide import Queue, debounce
@@ -264,6 +265,31 @@ class RelayTests:
                     change.enqueue(task.options(job_id=f"job-{i}"), 1)
                 eventually(lambda: not shop.rows())
         assert shop.ids() == {"job-0", "job-1", "job-2"}
+
+    def test_postgresql_does_not_compile_its_claim(
+        self, shop: Shop, request: pytest.FixtureRequest
+    ) -> None:
+        if shop.vendor != "postgresql":
+            pytest.skip("only PostgreSQL compiles statements")
+        server: Postgres = request.getfixturevalue("postgres")
+        task = shop.queue.task(work)
+        shop.outbox.fast = False
+        with psycopg.connect(
+            host=str(server.directory), user="bide", dbname="postgres", autocommit=True
+        ) as direct:
+            direct.execute("CREATE TABLE seen (jit text)")
+            direct.execute(
+                "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                "INSERT INTO seen VALUES (current_setting('jit')); RETURN OLD; END $$"
+            )
+            direct.execute(
+                "CREATE TRIGGER noting BEFORE DELETE ON bide_outbox "
+                "FOR EACH ROW EXECUTE FUNCTION note()"
+            )
+            with shop.writing() as change:
+                change.enqueue(task, 1)
+            assert shop.outbox.relay(burst=True) == 1
+            assert direct.execute("SELECT jit FROM seen").fetchall() == [("off",)]
 
     @pytest.mark.slow
     def test_two_relays_and_four_producers(self, shop: Shop) -> None:

@@ -54,6 +54,10 @@ REPLY_TIMEOUT: Final = 1.0
 CHANNEL: Final = "bide_outbox"
 """The channel of PostgreSQL that wakes relays."""
 
+WITHOUT_JIT: Final = "SET LOCAL jit = off"
+"""On PostgreSQL, the statement before a relay's claim. After a backlog, the planner expects many
+rows that there are not, until a vacuum, and would compile each claim for longer than it runs."""
+
 NOW_US: Final = {
     "postgresql": "CAST(extract(epoch from clock_timestamp()) * 1000000 AS bigint)",
     "mariadb": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",

@@ -24,6 +24,7 @@ from bide.contrib.outbox.sending import (
     CHANNEL,
     NOW_US,
     SWEPT,
+    WITHOUT_JIT,
     ClaimedRow,
     Fared,
     RelayStore,
@@ -270,6 +271,8 @@ def _claim(
     values: dict[str, Any] = {"most": most}
     if numbers is not None:
         values["numbers"] = numbers
+    if dialect.name == "postgresql" and numbers is None:
+        connection.exec_driver_sql(WITHOUT_JIT)
     if dialect.name != "mariadb":
         return connection.execute(claim(table, dialect, numbers is not None), values).all()
     # InnoDB locks rows as they are now, but looks for earlier ones as they were at the start of the

@@ -40,6 +40,7 @@ from bide.contrib.outbox.sending import (
     CHANNEL,
     NOW_US,
     SWEPT,
+    WITHOUT_JIT,
     ClaimedRow,
     Fared,
     RelayStore,
@@ -533,6 +534,8 @@ def _claim(connection: Any, numbers: Sequence[int] | None, most: int) -> list[Cl
     with connection.cursor() as cursor:
         if getattr(connection, "isolation_level", None) and not connection.savepoint_ids:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        if connection.vendor == "postgresql" and numbers is None:
+            cursor.execute(WITHOUT_JIT)
         cursor.execute(claim(table, connection.vendor, "%s", listed), [*(numbers or ()), most])
         return [ClaimedRow.read(columns) for columns in cursor.fetchall()]
 
