@@ -102,6 +102,8 @@ def _spans(text: str) -> list[str]:
 @pytest.mark.parametrize("page", NAMES)
 def test_code_that_lists_jobs_says_how_many(page: str) -> None:
     """`jobs` and `items` return a page, of fifty unless it is told otherwise."""
+    for span in _spans((ROOT / page).read_text("utf-8")):
+        assert not re.fullmatch(r"queue\.jobs\(\"\w+\"\)", span), span
     for call in _calls(page, hidden=False):
         named = ast.unparse(call.func).rpartition(".")[2]
         if named == "jobs" or (named == "items" and call.args):

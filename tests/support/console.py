@@ -63,16 +63,22 @@ def bide(
         "dev",
     } & {*args}:
         return _here(home, args, environment(url, **env), stdin)
-    return subprocess.run(
-        [sys.executable, "-m", "bide", *args],
-        cwd=home,
-        env=environment(url, **env),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "bide", *args],
+            cwd=home,
+            env=environment(url, **env),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        output = b"".join(text for text in (error.stdout, error.stderr) if text)
+        raise AssertionError(
+            f"not ended within {DEADLINE:g} s; it said:\n{output.decode('utf-8', 'replace')}"
+        ) from None
 
 
 def _here(

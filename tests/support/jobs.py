@@ -9,6 +9,8 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
+import redis
+
 import bide
 from bide.model.durations import at_to_us
 from tests.support.eventually import PATIENCE
@@ -62,6 +64,13 @@ async def sum_of_parents_async(url: str) -> int:
 
 def echo(text: str) -> str:
     return text
+
+
+async def echo_async(url: str) -> None:
+    """Say on a server that it has begun."""
+    with redis.Redis.from_url(url) as client:
+        client.echo("begun")
+    note("begun")
 
 
 def fail(message: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+
 import pytest
 
 from bide.model.history import MAX_LINES
@@ -177,6 +180,26 @@ def test_and_by_the_bytes_of_errors(state: QueueState) -> None:
     large = b"x" * (MAX_ERROR_BYTES // 10)
     pile(state, *(Settle(str(i), 1, "retry", "+5", large) for i in range(25)))
     assert [len(state.take_settles()) for _ in range(4)] == [10, 10, 5, 0]
+
+
+def test_those_that_do_not_fit_are_not_even_read(
+    state: QueueState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood of outcomes is not copied for each round trip."""
+
+    class Counted(deque[Settle]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[Settle]:
+            for settle in super().__iter__():
+                Counted.reads += 1
+                yield settle
+
+    outcomes = Counted(Settle(str(i), 1, "complete") for i in range(50_000))
+    monkeypatch.setattr(state, "settles", outcomes)
+    taken = state.take_settles()
+    assert Counted.reads <= MAX_SETTLES + 1
+    assert len(taken) + len(outcomes) == 50_000
 
 
 def test_what_is_put_back_is_sent_first_in_its_order(state: QueueState) -> None:

@@ -151,9 +151,11 @@ def test_it_is_looked_at_again_after_as_long_as_it_has_waited(
 
 
 @pytest.mark.slow
-def test_many_that_wait_cost_an_idle_worker_few_calls(queue: Queue, raw: redis.Redis) -> None:
+@pytest.mark.parametrize(("slots", "many"), [(100, 50_000), (1, 5_000)])
+def test_many_that_wait_cost_an_idle_worker_few_calls(
+    queue: Queue, raw: redis.Redis, slots: int, many: int
+) -> None:
     """Each is looked at again and again, in full claims."""
-    many = 50_000
     for _ in range(many // 500):
         queue.enqueue_many([queue.prepare("os:system", ("true",)) for _ in range(500)])
 
@@ -163,7 +165,7 @@ def test_many_that_wait_cost_an_idle_worker_few_calls(queue: Queue, raw: redis.R
         stats: Any = raw.info("commandstats")
         return seconds + micros / 1e6, stats["cmdstat_evalsha"]["calls"]
 
-    with at_work(queue, concurrency=100):
+    with at_work(queue, concurrency=slots):
         eventually(lambda: queue.counts().delayed == many)  # each has been looked at once
         since, before = calls()
         eventually(lambda: calls()[0] - since > 5)

@@ -7,15 +7,16 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
 
 from bide import JobNotFound, Queue, Retry, State, TaskNotFound, UsageError, Worker
+from bide.worker.loop import WorkerLoop
 from tests.support import jobs
 from tests.support.cpu_waits import Witness
 from tests.support.workers import Later, eventually
@@ -105,6 +106,50 @@ def test_an_idle_worker_wakes_for_a_delayed_job_and_for_an_immediate_one(queue: 
     lateness = delayed.refresh().lateness
     assert lateness is not None
     assert lateness >= 0, "a job ran early"
+
+
+def test_a_job_starts_before_the_idle_worker_does_anything_else(
+    queue: Queue, direct: redis.Redis, url: str
+) -> None:
+    """After a wake-up message comes the claim, then the job's first statement, then the rest."""
+    with running(worker(queue)):
+        queue.enqueue(jobs.echo_async, url)
+        jobs.wait_seen(1)  # the server has the scripts
+        eventually(lambda: queue.counts().completed == 1)
+        eventually(lambda: cast("Any", direct.info("clients"))["blocked_clients"])  # it listens
+        with cast("Any", direct).monitor() as monitor:
+            queue.enqueue(jobs.echo_async, url)
+            told = []
+            while "BLPOP" not in told:
+                command = monitor.next_command()
+                if command["client_type"] != "lua":
+                    told.append(str(command["command"]).split(" ")[0])
+    enqueue, claim, clock = ["EVALSHA"] * 3
+    known = [name for name in told if name in ("EVALSHA", "ECHO", "BLPOP")]
+    assert known[:4] == [enqueue, claim, clock, "ECHO"], told
+
+
+def test_a_job_starts_before_the_worker_plans_its_next_request(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_plan", "_take"):
+        monkeypatch.setattr(WorkerLoop, name, _noted(getattr(WorkerLoop, name)))
+    with running(worker(queue)):
+        eventually(lambda: "_take" in jobs.seen)
+        queue.enqueue(jobs.add_async, 1)
+        eventually(lambda: ("add_async", 1, 0) in jobs.seen)
+    began = jobs.seen.index(("add_async", 1, 0))
+    assert jobs.seen[began - 1] == "_take"
+
+
+def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that notes its name."""
+
+    def noted(self: WorkerLoop, *args: Any) -> Any:
+        jobs.note(method.__name__)
+        return method(self, *args)
+
+    return noted
 
 
 @pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])

@@ -133,7 +133,7 @@ def run(schedules: Schedules, seen: FoundSchedule) -> None:
     name = seen.schedule.name
     job = schedules.run(name)
     if job.created:
-        echo(f"{job.id} on {seen.queue}: {seen.schedule.task}, due now")
+        echo(f"{short_id(job.id)} on {seen.queue}: {seen.schedule.task}, due now")
     else:
         holder, result = short_id(job.id), job.enqueue_result
         echo(f"{holder} holds the key of {short_id(name)}: the run was {result}.")

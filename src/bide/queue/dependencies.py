@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from bide.errors import JobNotFound, UsageError
-from bide.model.ids import check_name
+from bide.model.ids import check_name, short_id
 from bide.model.job import Snapshot
 from bide.model.options import (
     Options,
@@ -116,15 +116,16 @@ def check_order(jobs: Sequence[Prepared]) -> None:
     positions = {job.id: position for position, job in enumerate(jobs)}
     for position, job in enumerate(jobs):
         for parent in job.parents:
+            pair = f"Job {short_id(job.id)!r} waits for {short_id(parent)!r}"
             if positions.get(parent, -1) >= position:
                 raise UsageError(
-                    f"Job {job.id!r} waits for {parent!r}, which does not stand before it in this "
+                    f"{pair}, which does not stand before it in this "
                     "call; put what is waited for first (jobs that wait for each other in a circle "
                     "would never run)."
                 )
             if parent in positions and has_dedup(jobs[positions[parent]].constraints):
                 raise UsageError(
-                    f"Job {job.id!r} waits for {parent!r}, which may be deduplicated; "
+                    f"{pair}, which may be deduplicated; "
                     "enqueue that first, and have this one wait for what comes of it."
                 )
 

@@ -93,6 +93,7 @@ class SharedListener:
                 continue
             if message is not None:
                 self._heard(message[1])
+                await asyncio.sleep(0)  # the claim is sent before the next call
 
 
 async def listen(
@@ -269,6 +270,9 @@ class WorkerLoop:
                 self._wakeup.clear()
                 if parts := self._plan():
                     await self._exchange(parts)
+                    if not any(queue_state.check for queue_state in self._queue_states):
+                        # Nothing is to be claimed, so the jobs run first.
+                        await asyncio.sleep(0)
                 else:
                     await self._wait()
         finally:

@@ -343,7 +343,7 @@ class Executor(ABC):
                 self._waiting.append(run)
         if self._ahead:
             self._alarm.set(self._ahead[0][0] - SPIN)
-        self._start_waiting()
+        self._start_waiting(at_once=not reply.more)
 
     def decline(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
         """Release claimed jobs that must not start here."""
@@ -529,9 +529,8 @@ GAP_US: Final = 500_000
 CLAIMS: Final = 2
 """How many full claims the jobs of one such time fill."""
 
-FURTHEST_US: Final = 300_000_000
-"""Longest delay until a retry, in microseconds. A later time was chosen before the server's clock
-was set back."""
+_SET_BACK_US: Final = 1_000_000
+"""Microseconds by which the server's clock must go back so that the assigned times are dropped."""
 
 
 _LONGEST: Final = LONGEST_TASK + 20
@@ -556,6 +555,8 @@ class UnknownTasks:
         self._tasks: dict[str, _Task] = {}
         self._others = _Task()
         """Shared by all tasks after the first `MOST_UNKNOWN_TASKS`."""
+        self._asked_us = 0
+        """The server's time at the latest `next_look`."""
 
     def note(self, run: RunningJob) -> None:
         """Record a job that this worker lacks something for; its `task_name` must be known."""
@@ -576,17 +577,21 @@ class UnknownTasks:
         self._tasks[name].needed_at = now
 
     def next_look(self, run: RunningJob, batch: int) -> str:
-        """Return when to retry a job, as `Ended.due`; one claim takes `batch` jobs."""
+        """Return when to retry a job, as `Ended.due`; one claim takes `batch` jobs.
+
+        The more jobs wait, the later each is retried, so they cost no more calls a second. A worker
+        that has their task takes them before these times.
+        """
         task = self._tasks.get(run.lacks[:_LONGEST], self._others)
         delay_us = round(min(max(run.waited(), 1.0), SELDOM) * 1e6)
         now_us = run.queue_state.now_us()
-        earliest = -(-(now_us + delay_us) // GAP_US)
-        latest = (now_us + FURTHEST_US) // GAP_US
-        moment = task.moment if earliest <= task.moment <= latest else earliest
+        if now_us < self._asked_us - _SET_BACK_US:
+            for one in (*self._tasks.values(), self._others):
+                one.moment = 0
+        self._asked_us = now_us
+        moment = max(task.moment, -(-(now_us + delay_us) // GAP_US))
         if moment == task.moment and task.jobs >= CLAIMS * batch:
             moment += max(1, len(self._tasks))  # all tasks share the budget for retries
-        if moment > latest:  # so many jobs wait that each time takes more of them, and costs more
-            moment = earliest
         if moment != task.moment:
             task.moment, task.jobs = moment, 0
         task.jobs += 1
