@@ -41,7 +41,7 @@ def test_the_fields_of_an_event_are_listed() -> None:
 
 
 def test_the_states_are_listed() -> None:
-    words = _text("index.md").partition("## Words")[2].partition("\n## ")[0]
+    words = _text("index.md").partition("## Job states")[2].partition("\n## ")[0]
     assert {*re.findall(r"\*\*(\w+)\*\*", words)} >= lists.STATES
     named = {span for row in _rows("coming-from/index.md", "here") for span in _spans(row[0])}
     assert named >= lists.STATES

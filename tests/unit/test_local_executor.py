@@ -46,7 +46,7 @@ class Scene:
         self.running = LocalExecutor("w1", TaskRegistry(), 10, None, (), self.changed.set)
         body = encode_body(Body(task_name(function)))
         jobs = [Claimed("a", body, 1, 1, 0, 5, 5)]
-        reply = Claim(5, 0, 0, False, False, False, jobs)
+        reply = Claim(5, 0, 0, True, False, False, jobs)  # more is due: the next claim goes first
         self.running.submit(self.queue_state, reply, 0.0, 0.0)
 
     async def outcome(self) -> str:
