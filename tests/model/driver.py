@@ -343,7 +343,8 @@ class Driver:
         for field in ("test_held_us", "listened", "told"):
             stored["meta"].pop(field, None)
         events = [read_event(id.decode(), line[b"e"]) for id, line in stored.pop("events")]
-        unused = ("schedules", "schedule", "scheduled", "order", "held", "groups", "turns")
+        of_groups = ("order", "held", "groups", "turns", "resting")
+        unused = ("schedules", "schedule", "scheduled", *of_groups)
         for key in ("listeners", *unused):
             assert not stored.pop(key) or key == "listeners"
         now = self.server.reply(job_commands.counts(KEYS))[1]
