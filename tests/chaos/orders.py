@@ -116,7 +116,7 @@ class Orders(Load):
 
 
 class OrderBooks(NamedTuple):
-    """What the database has when the load has drained."""
+    """The rows that the database has when the load has drained."""
 
     orders: Mapping[int, str]
     """The state of each order."""

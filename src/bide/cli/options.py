@@ -130,7 +130,7 @@ def masked_site_options(function: Callable[..., Any]) -> Any:
 
 
 def _site(url: str | None, prefix: str | None, mask: Mask) -> Site:
-    """What the command reads; its filters see every value."""
+    """The site that the command reads; its filters see every value."""
     more: dict[str, Any] = {"no_queue": _no_queue, "search_mask": unmasked}
     return Site(url, prefix, mask=mask, retry_for=0, **more)
 

@@ -33,7 +33,7 @@ KEEP: Final = "keep"
 """Script arguments for no limit, and for an unchanged limit."""
 
 DECLARED: Final = "declared"
-"""What `configure` takes for the value that a worker's program declares."""
+"""The word that `configure` takes for the value that a worker's program declares."""
 
 
 class Limits(NamedTuple):

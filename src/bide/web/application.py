@@ -291,7 +291,7 @@ class _Stream:
 
 @dataclass
 class _Here:
-    """What the streams of one event loop share."""
+    """State that the streams of one event loop share."""
 
     streams: dict[_Stream, None] = field(default_factory=dict)
     """The oldest first."""

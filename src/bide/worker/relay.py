@@ -186,7 +186,7 @@ class OutboxStats(NamedTuple):
 
 
 class OutboxLike(Protocol):
-    """What a worker and the command line need of an outbox."""
+    """The part of an outbox that a worker and the command line use."""
 
     def relay(self, *, burst: bool = False, stop: threading.Event | None = None) -> int:
         """Send the rows that were left; return their number."""
