@@ -75,7 +75,7 @@ class Fault:
         return usual(scene.queue, scene.dice, count)
 
     def producer(self, scene: Scene, jobs: Sequence[Given]) -> Load:
-        """Who hands them in."""
+        """The producer that enqueues them."""
         return Load(scene.queue, jobs, self.rate, scene.quiet.is_set)
 
     def is_drained(self, scene: Scene) -> bool:

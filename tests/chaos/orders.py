@@ -19,7 +19,7 @@ MODULE = "tests.chaos.desk"
 DATABASE = "BIDE_TEST_DATABASE"
 """The variable of the environment in which workers find the address of the database."""
 JOBS = ("unpaid", "ship")
-"""Of each order: a job that is cancelled when the order is paid, and a job that has an effect."""
+"""Each order has a job that is cancelled when it is paid, and a job that has an effect."""
 ROLLED_BACK = 1_000_000
 """Added to the number of an order whose transaction is rolled back."""
 

@@ -1,4 +1,4 @@
-"""What does not balance in the books of the order desk is found, each by its name."""
+"""The books of the order desk name each mistake."""
 
 from __future__ import annotations
 

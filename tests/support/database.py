@@ -51,7 +51,7 @@ class DatabaseServer:
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
-        """What all processes of the server are started with."""
+        """Keyword arguments with which every process of the server starts."""
         return {
             "cwd": self.directory,
             "user": self._user,

@@ -1,6 +1,6 @@
 """A PostgreSQL server of the tests' own, from Debian's package.
 
-Where the package is missing, `missing()` says what to install.
+`missing()` says what to install if the package is missing.
 """
 
 from __future__ import annotations

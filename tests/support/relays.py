@@ -45,7 +45,7 @@ class Shop(Protocol):
         """A transaction with the methods of the outbox that write, and `place` for an order."""
 
     def rows(self) -> list[Any]:
-        """What is in the outbox."""
+        """The rows of the outbox."""
 
     def set_retry_us(self, moment_us: int, *ids: str) -> None:
         """Change when rows are sent: those of these jobs, or all."""

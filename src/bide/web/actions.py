@@ -1,4 +1,4 @@
-"""What an operator may change: a queue, a group, a worker, a schedule, a row of an outbox, or jobs.
+"""Changes of an operator: to a queue, a group, a worker, a schedule, a row of an outbox, or jobs.
 
 A form says the verb, and which jobs: by `id` in a queue `q`; by `from` and `to`, the range in which
 they are due; or by the filter of a list. Of a range or a filter, the answer is how many jobs that

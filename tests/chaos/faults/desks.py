@@ -116,7 +116,7 @@ class OrderDesk(Fault):
         raise NotImplementedError
 
     def is_drained(self, scene: Scene) -> bool:
-        """What has left the outbox is on the server."""
+        """Whether the server has each job of the outbox, and the load has drained."""
         return not self._orders.left() and super().is_drained(scene)
 
     def check(self, scene: Scene, books: Books) -> Iterator[str]:

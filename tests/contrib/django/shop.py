@@ -116,7 +116,7 @@ class Shop:
         return [*found.values_list("id", flat=True)]
 
     def rows(self) -> list[Any]:
-        """What is in the outbox."""
+        """The rows of the outbox."""
         return [*Row.objects.using(self.using).order_by("id")]
 
     def done(self) -> list[Any]:

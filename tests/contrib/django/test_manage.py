@@ -174,6 +174,28 @@ def desk(project: Path, one_url: str) -> Path:
     return project
 
 
+def dev_until(home: Path, program: str, *parts: str) -> list[str]:
+    """Run `manage.py bide dev` beside a program, until a line has one of the parts; its lines."""
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "bide", "dev", "--", sys.executable, "-c", program],
+        cwd=home,
+        env=environment(None),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    with process.stdout as lines:
+        for line in lines:
+            said.append(line)
+            if any(part in line for part in parts):
+                process.terminate()
+    assert process.wait(60) == 0, said
+    return said
+
+
 @pytest.mark.slow
 def test_bide_relay_sends_what_was_left(desk: Path, one_url: str) -> None:
     relay = subprocess.Popen(
@@ -256,23 +278,7 @@ while not (done := queue.jobs("completed")):
     time.sleep(0.05)
 print("found", done[0].id, done[0].result, flush=True)
 """
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "bide", "dev", "--", sys.executable, "-c", program],
-        cwd=desk,
-        env=environment(None),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    said: list[str] = []
-    with process.stdout as lines:
-        for line in lines:
-            said.append(line)
-            if line.startswith("found") or "ended (" in line:
-                process.terminate()
-    assert process.wait(60) == 0, said
+    said = dev_until(desk, program, "found ", "ended (")
     assert "found left orders.Order 1\n" in said
 
 
@@ -320,23 +326,7 @@ def test_dev_serves_them_and_shows_a_mistake(project: Path, one_url: str) -> Non
     program += "import django; django.setup()\nfrom orders.tasks import ship\n"
     program += "print(ship.enqueue(7).wait(60), flush=True)\nimport os, signal, time\n"
     program += f"open({str(tasks)!r}, 'a').write(')')\ntime.sleep(600)"
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "bide", "dev", "--", sys.executable, "-c", program],
-        cwd=project,
-        env=environment(None),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    said: list[str] = []
-    with process.stdout as lines:
-        for line in lines:
-            said.append(line)
-            if "no worker runs until" in line:
-                process.terminate()
-    assert process.wait(60) == 0, said
+    said = dev_until(project, program, "no worker runs until")
     assert "orders.Order 7\n" in said
     assert "SyntaxError: unmatched ')'\n" in said
 

@@ -77,7 +77,7 @@ class Shop:
             yield Changes(self.outbox, session)
 
     def rows(self) -> list[Any]:
-        """What is in the outbox."""
+        """The rows of the outbox."""
         with self.engine.connect() as connection:
             table = self.outbox.tables.outbox
             return [*connection.execute(sa.select(table).order_by(table.c.id))]
