@@ -40,13 +40,15 @@ def _tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 class Scene:
     """One job of `mail` that a worker has just claimed."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, *, is_last: bool = False) -> None:
         self.queue_state = QueueState(MAIL, "w1", 10_000_000)
         self.changed = asyncio.Event()
         self.running = LocalExecutor("w1", TaskRegistry(), 10, None, (), self.changed.set)
         body = encode_body(Body(task_name(function)))
         jobs = [Claimed("a", body, 1, 1, 0, 5, 5)]
-        reply = Claim(5, 0, 0, True, False, False, jobs)  # more is due: the next claim goes first
+        until_us = 1_000_005 if is_last else 0  # 0: more is due
+        reply = Claim(5, until_us, until_us, False, False, False, jobs)
+        self.queue_state.claimed(reply, 0.0, 0.0)
         self.running.submit(self.queue_state, reply, 0.0, 0.0)
 
     async def outcome(self) -> str:
@@ -88,3 +90,15 @@ async def test_one_of_another_queue_or_id_is_not_meant(
     scene.running.request_cancel(channel, id)
     assert await scene.outcome() == "complete"
     assert len(ran) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_jobs_start_before_the_next_claim_is_sent_only_if_that_claim_would_find_none(
+    is_last: bool,
+) -> None:
+    """While the jobs of one claim run, the server works on the next."""
+    scene = Scene(run_async, is_last=is_last)
+    (run,) = scene.running.held_jobs()
+    assert (run.begun_at > 0) is is_last
+    assert await scene.outcome() == "complete"

@@ -343,7 +343,7 @@ class Executor(ABC):
                 self._waiting.append(run)
         if self._ahead:
             self._alarm.set(self._ahead[0][0] - SPIN)
-        self._start_waiting(at_once=not reply.more)
+        self._start_waiting(at_once=not queue_state.check)
 
     def decline(self, queue_state: QueueState, jobs: Sequence[Claimed], claimed_at: float) -> None:
         """Release claimed jobs that must not start here."""
