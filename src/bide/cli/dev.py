@@ -62,7 +62,7 @@ from bide.worker.processes import linux
 from bide.worker.processes.ipc import Reader, send
 from bide.worker.processes.linux import python_command, signal_name
 from bide.worker.processes.pool import Control
-from bide.worker.relay import outbox_beside
+from bide.worker.relay import OutboxLike, load_outbox, outbox_beside
 from bide.worker.supervisor import (
     Supervisor,
     WorkerConfig,
@@ -140,14 +140,25 @@ _NEEDS: Final = ("jinja2", "starlette", "uvicorn")
 def serve_page() -> None:
     """Run the dashboard: the program that `dev` starts.
 
-    Requests from this machine may change things.
+    Requests from this machine may change things. Its arguments are the outbox, if there is one, the
+    directories that modules are looked for in first, and the number of the socket.
     """
     from bide.web import app
     from bide.web.application import serve
 
-    listener = socket.socket(fileno=int(sys.argv[-1]))
-    page = app(url=os.environ["BIDE_URL"], local_role="operator", mask=mask_of(None))
-    serve(page, listener)
+    outbox, path, number = sys.argv[-3:]
+    sys.path[:0] = [place for place in path.splitlines() if place not in sys.path]
+    shown: dict[str, OutboxLike] = {}
+    if outbox:
+        try:
+            shown[outbox] = load_outbox(outbox)
+        except Exception as error:  # whatever the application raises; the worker shows where
+            _say(
+                f"the dashboard shows no rows of {outbox} ({printable(str(error))}); restart "
+                "`bide dev` when that is mended"
+            )
+    url, listener = os.environ["BIDE_URL"], socket.socket(fileno=int(number))
+    serve(app(url=url, local_role="operator", mask=mask_of(None), outboxes=shown), listener)
 
 
 _LOOK_EVERY: Final = 0.01
@@ -482,7 +493,9 @@ class Dev:
         with listener:
             number = listener.fileno()
             _say(f"the dashboard is at http://127.0.0.1:{listener.getsockname()[1]}/")
-            command = python_command("bide.cli.dev:serve_page", str(number))
+            path = "\n".join([str(self.root), str(self._here)])
+            arguments = (self.outbox or "", path, str(number))
+            command = python_command("bide.cli.dev:serve_page", *arguments)
             await self._run_beside("the dashboard", command, pass_fds=[number])
 
     async def _run_beside(
@@ -567,7 +580,7 @@ _BESIDE: Final = "bide.cli.dev.beside"
 @queues_option("Queue to serve; repeat for more.  [default: the queues of APP]")
 @option("-c --concurrency", "N", "Maximum number of jobs that run at once.")
 @option("-x --executor", "", "Executor, as for `bide worker`.", type=click.Choice(EXECUTORS))
-@option("--outbox", "OUTBOX", "Send the rows that an outbox has left too: shop.db:outbox.")
+@option("--outbox", "OUTBOX", "Send and show the rows of an outbox too: shop.db:outbox.")
 @option("--log-format", "", "Log format, as for `bide worker`.", type=click.Choice(LOG_FORMATS))
 @click.pass_context
 def dev(

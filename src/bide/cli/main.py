@@ -193,6 +193,7 @@ def run(
         its = ("relay", "ls", "retry", "delete")
         default_map["outbox"] = {name: {"path": outbox} for name in its}
         default_map |= {name: {"outbox": outbox} for name in ("worker", "dev", "metrics", "doctor")}
+        default_map["web"] = {"outboxes": [outbox]}
     more: dict[str, Any] = {"obj": tuple(modules), "default_map": default_map}
     try:
         code = group.main(args, prog_name=program, standalone_mode=False, **more)

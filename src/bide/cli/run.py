@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from bide import logs
 from bide.cli.options import (
@@ -213,7 +214,9 @@ def _share_processors(found: Sequence[tuple[dict[str, Any], int]]) -> None:
 )
 @server_options
 @mask_option
+@click.pass_context
 def web(
+    ctx: click.Context,
     listen: str,
     operator: bool,
     queues: tuple[str, ...],
@@ -243,7 +246,9 @@ def web(
             "$BIDE_WEB_VIEWER_TOKEN or $BIDE_WEB_OPERATOR_TOKEN, or listen on 127.0.0.1."
         )
     if queues and outboxes:
-        raise UsageError("An outbox has rows of all queues; give either --outbox or --queue.")
+        if ctx.get_parameter_source("outboxes") is not ParameterSource.DEFAULT_MAP:
+            raise UsageError("An outbox has rows of all queues; give either --outbox or --queue.")
+        outboxes = ()
     if outboxes:
         import_from_here()
     page = app(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from django.core.exceptions import PermissionDenied
@@ -280,6 +282,33 @@ print("found", done[0].id, done[0].result, flush=True)
 """
     said = dev_until(desk, program, "found ", "ended (")
     assert "found left orders.Order 1\n" in said
+
+
+@pytest.mark.slow
+def test_its_web_shows_the_rows(desk: Path, one_url: str) -> None:
+    def shown(*args: str) -> list[tuple[str, list[str]]]:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "bide", "web", "--listen", "0", *args],
+            cwd=desk,
+            env=environment(one_url),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        with process.stdout as lines:
+            at = re.search(r"http://127.0.0.1:\d+/", lines.readline())
+            try:
+                assert at is not None
+                with urlopen(f"{at[0]}api/outbox") as answer:
+                    outboxes = json.load(answer)["outboxes"]
+            finally:
+                process.terminate()
+                process.wait(60)
+        return [(its["name"], [row["job_id"] for row in its["waiting_rows"]]) for its in outboxes]
+
+    assert shown() == [("bide.contrib.django.outbox:outbox", ["left", "child"])]
+    assert shown("-q", "orders") == [], "rows are of all queues, and one queue is asked for"
 
 
 @pytest.mark.slow
