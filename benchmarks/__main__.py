@@ -35,6 +35,7 @@ MORE = (
     "faults",
     "imports",
     "outbox",
+    "shortcuts",
     "web",
 )
 """What is measured by name: bide alone, and what takes long."""
