@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from bide import __version__
 from tests.docs.pages import ROOT
 
 PAGES: Final = ("README.md", "README.zh.md")
@@ -97,6 +99,57 @@ def test_its_comparison_says_what_the_pages_say(row: str) -> None:
     for library, figure in zip(libraries[1:], shown, strict=True):
         best = max(values[library.lower()])  # of several kinds of workers, the fastest
         assert _number(figure) == _number(f"{best:.3g}") or _number(figure) == best, library
+
+
+LIKE: Final = {
+    "BullMQ": "bide async, 100 / BullMQ, 100",
+    "Dramatiq": "bide threads, 2 × 8 / Dramatiq, 2 × 8",
+    "RQ": "bide fork, 1 / RQ Worker, 1",
+    "Celery": "bide process, 2 / Celery prefork, 2",
+}
+"""The pairs of like workers that the README compares."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_it_says_of_which_run_each_figure_is(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    performance, comparison = _measured("performance"), _measured("comparison")
+    environments = {
+        "Lateness": performance["environments"]["lateness"][0],
+        "Kills": comparison["environment"],
+        "Throughput": performance["environment"],
+    }
+    shown = re.findall(r"\*[^*\n]+\*\W+(\w+ [\d.]+)\W+(20[\d-]+)", text)
+    assert shown == [
+        (one["server"].capitalize(), one["date"][:10]) for one in environments.values()
+    ]
+    again = {name: row.get("again, s") for name, row in _rows(comparison, "Fault: kill").items()}
+    for seconds in (again["bide"], again["bullmq"]):
+        assert f"{seconds:.1f} s" in text
+    times = _rows(performance, "How many times as fast")
+    for library, pair in LIKE.items():
+        assert f"{times[pair]['times']:.2f}" in text, library
+    late = _rows(performance, "Lateness in ms, 200 jobs/s at random moments, delayed by 0.5 s")
+    assert f"{late['bide async, 100']['p50']:.2f} ms" in text
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_it_names_the_version(page: str) -> None:
+    version = re.escape(__version__)
+    assert re.search(rf"alpha\W+(version|版本) {version}\W", (ROOT / page).read_text("utf-8"))
+
+
+def _measured(name: str) -> dict[str, Any]:
+    """The figures of a page."""
+    found: dict[str, Any] = json.loads((ROOT / "docs" / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+def _rows(measured: dict[str, Any], title: str) -> dict[str, dict[str, float]]:
+    """The rows of a table."""
+    (rows,) = (tables[title] for tables in measured["results"].values() if title in tables)
+    found: dict[str, dict[str, float]] = rows
+    return found
 
 
 def _cells(text: str) -> list[list[str]]:
