@@ -29,7 +29,6 @@ NOT_RUN = {
     "docs/tutorial/index.md": 1,
     "docs/tutorial/own-server.md": 2,
     "docs/tutorial/worker.md": 1,
-    "docs/why/cost.md": 1,
 }
 """Pages with blocks that are not run, and how many; each says why where it stands."""
 
