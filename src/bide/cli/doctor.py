@@ -272,7 +272,8 @@ def _replication(readings: Readings) -> Iterator[Result]:
                 f"{replicas} replicas, and {enough} suffice to write: during a failover, others "
                 "may confirm a job that the new master does not have (durability='replica')"
             )
-            yield "warn", says, f"Set min-replicas-to-write to {replicas}."
+            fix = f"Set min-replicas-to-write to {replicas}; while one is missing, all writes fail."
+            yield "warn", says, fix
         elif replicas:
             says = f"{replicas} replicas: a failover may lose jobs that they have not received"
             yield "ok", says, "Enqueue jobs that must not be lost with durability='replica'."
