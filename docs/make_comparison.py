@@ -29,8 +29,9 @@ HEAD = """\
 # Comparison under faults
 
 This page shows how bide and other task queues behave under the same faults. Each library has its
-default settings and a server of its own. All run side by side on the same machine. Each job writes
-to a ledger when it starts and when it ends. The figures below come from the ledger.
+default settings, with the exceptions in [the table of libraries](#libraries), and a server of its
+own. All run side by side on the same machine. Each job writes to a ledger when it starts and when
+it ends. The figures below come from the ledger.
 
     python -m benchmarks faults --json docs/comparison.json
 
@@ -44,14 +45,19 @@ to a ledger when it starts and when it ends. The figures below come from the led
 | to end, s | time until the worker has stopped, in seconds |
 | first after, s | time from the restart of the server to the next start of a job, in seconds |
 | – | it did not happen |
+
+`jobs` are the jobs of a scenario. Not all of them ran when the fault came: a library that runs one
+job at a time had one running. In the scenario of a killed worker, the fault comes one second after
+the first job has started.
 """
 
 WORST = """\
 ## Conclusions
 
-- If a single worker is killed, bide's jobs wait until their leases end: ten seconds by default. The
-  table shows this worst case. In [processes](howto/executors.md) the worker outlives a killed
-  child, and knows of its death at once.
+- If a single worker is killed, bide's jobs wait until their leases end, up to eleven seconds by
+  default. In the table they waited nine, because the leases of ten seconds were one second old.
+  In [processes](howto/executors.md) the worker outlives a killed child, and knows of its death at
+  once.
 - If a worker is frozen, and another worker took over its job meanwhile, the job runs twice. No
   queue can prevent that. bide refuses the result of the first run, and gives the job [a
   token](howto/ids.md), with which your own database can refuse it, too.
@@ -59,6 +65,9 @@ WORST = """\
   [`durability="fsync"`](howto/durability.md) waits for the disk.
 - Other libraries can be set to lose fewer jobs: Celery with `acks_late`, RQ and SAQ with retries.
   Then more jobs run again. The tables show the defaults.
+- Celery prefetches 128 messages for each process here, and four by default. It fetches a delayed
+  message [at once](https://docs.celeryq.dev/en/stable/userguide/calling.html#eta-and-countdown) in
+  any case.
 """
 
 

@@ -104,7 +104,7 @@ def test_its_comparison_says_what_the_pages_say(row: str) -> None:
 LIKE: Final = {
     "BullMQ": "bide async, 100 / BullMQ, 100",
     "Dramatiq": "bide threads, 2 × 8 / Dramatiq, 2 × 8",
-    "RQ": "bide fork, 1 / RQ Worker, 1",
+    "RQ": "bide fork, 2 / RQ Worker, 2",
     "Celery": "bide process, 2 / Celery prefork, 2",
 }
 """The pairs of like workers that the README compares."""
