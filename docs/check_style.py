@@ -1,4 +1,4 @@
-"""Checks the sentences of the documentation: words, starts, lengths, semicolons.
+"""Checks the sentences of the documentation: words, starts, lengths, semicolons, full stops.
 
 `make check` runs it. It prints `file:line: rule` for each finding, and exits 1 if there are any.
 It skips code, quotes, link targets and HTML comments. Arguments are files to check instead.
@@ -90,6 +90,8 @@ def _broken(sentence: str, heading: bool) -> Iterator[str]:
     start = None if heading or sentence.rstrip().endswith("?") else _START.match(sentence)
     if start:
         yield f"a sentence starts with the actor, not with {start[1]!r}."
+    if re.search(r"(?<!\.)\.\.(?![./\w])", sentence):
+        yield "a sentence ends with one full stop, or with three."
     for pattern, instead in _BANNED:
         for found in pattern.finditer(" ".join(sentence.split())):
             yield f"write {instead}, not {found[0]!r}."

@@ -30,6 +30,7 @@ def _rules(page: str) -> list[tuple[int, str]]:
         ("It is taken\nback.", 1, "write cancel, not 'taken back'"),
         (f"It runs{' again' * 29}.", 1, "this one has 31"),
         ("It waits; it runs; it ends.", 1, "at most one semicolon"),
+        ("It runs.\n\n| a | the job is late.. |\n", 3, "one full stop"),
         ("```python\nx = 1\n```\n\nThe [job\ngoes on](x.md).", 5, "write continue or run"),
     ],
 )
@@ -51,6 +52,7 @@ def test_a_bad_sentence_is_found(page: str, line: int, rule: str) -> None:
         "Run:\n\n    What goes on\n",
         "<!-- skip: nobody -->",
         "Read [why](why/wakeups.md).",
+        "It takes some names ... and their files, `../README.md` too.",
         "| state; of a | job; of a queue |\n",
         f"It runs{' again' * 28}.",
     ],

@@ -65,7 +65,7 @@ class Unique(_Policy, frozen=True):
             `"started"`, or after a duration from its enqueue.
         on_conflict: the effect of a call while another job holds the key. `"keep"` changes nothing.
             `"replace"` gives the waiting job this call's arguments, options and due time.
-            `"reject"` raises `DuplicateJob`..
+            `"reject"` raises `DuplicateJob`.
     """
 
     key: Key = None

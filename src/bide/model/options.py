@@ -338,7 +338,7 @@ class TaskOptions(_JobOptions, total=False):
     durability: Durability | None
     """The confirmation that an enqueue waits for. `"local"`: the server's answer (the default).
     `"replica"`: a replica has received the job. `"fsync"`: the job is in the server's append-only
-    file, on its disk.."""
+    file, on its disk."""
 
 
 class ScheduleOptions(_JobOptions, total=False):

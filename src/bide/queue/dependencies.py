@@ -202,10 +202,10 @@ def fan_in(
     Args:
         jobs: prepared jobs.
         completed: runs once all of them have completed. If one fails or is cancelled, this job is
-            cancelled..
+            cancelled.
         ended: runs once all of them have ended in any way.
         failed: runs as soon as one of them fails or is cancelled. If all complete, this job is
-            cancelled..
+            cancelled.
 
     Returns:
         All of them, for `enqueue_many` of the queue that has prepared them.

@@ -437,7 +437,7 @@ class TestBed(BedSchedules):
 
         Args:
             until: also move the clock, from one due time to the next, for this duration or until
-                this moment. Without it, delayed jobs stay delayed..
+                this moment. Without it, delayed jobs stay delayed.
             raise_failures: raise if a job has failed for good. If False, check the returned jobs. A
                 job that will be retried has not failed.
             limit: maximum number of runs.
