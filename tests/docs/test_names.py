@@ -135,7 +135,8 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "docs/tests.md": ("delayed_jobs", "cancel_delayed", "delay_gate"),
     "docs/troubleshooting.md": (
-        *("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "requests.get", "CancelledError"),
+        *("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "WRONG_VERSION_NUMBER"),
+        *("requests.get", "CancelledError"),
     ),
 }
 """Names of other libraries, of servers and systems that a page mentions where it speaks of ours."""

@@ -65,6 +65,26 @@ def test_what_is_not_good_enough_says_what_would_be(secured: Secured, url: str, 
     queue.close()
 
 
+def test_a_client_shows_its_certificate_to_a_server_that_demands_one(
+    tmp_path: Path, tmp_server: Callable[..., Server]
+) -> None:
+    make_certificate(tmp_path, "DNS:localhost")
+    port = free_port()
+    extra = ("--tls-port", str(port), *tls_options(tmp_path, clients="yes"))
+    tmp_server(binary=distribution_server(), extra=extra)
+    url = f"rediss://localhost:{port}?ssl_ca_certs={tmp_path / 'ca.pem'}"
+    own = f"&ssl_certfile={tmp_path / 'certificate.pem'}&ssl_keyfile={tmp_path / 'key.pem'}"
+    without = Queue("mail", url=url, retry_for=0)
+    with pytest.raises(ServerUnavailable, match="own certificate"):
+        without.counts()
+    without.close()
+    queue = Queue("mail", url=url + own)
+    job = queue.enqueue("tests.support.jobs:add", 1, 2)
+    assert Worker([queue], modules=["tests.support.jobs"]).run(burst=True) == 1
+    assert job.refresh().status == "completed"
+    queue.close()
+
+
 def test_a_worker_does_not_wait_for_a_server_that_it_does_not_trust(secured: Secured) -> None:
     with pytest.raises(ServerUnavailable, match="name the authority"):
         Worker("mail", url=f"rediss://localhost:{secured.port}").run()

@@ -33,13 +33,16 @@ def make_certificate(directory: Path, names: str) -> None:
     )  # fmt: skip
 
 
-def tls_options(directory: Path) -> tuple[str, ...]:
-    """Options of a server that has that certificate, but for its port."""
+def tls_options(directory: Path, *, clients: str = "no") -> tuple[str, ...]:
+    """Options of a server that has that certificate, but for its port.
+
+    With `clients="yes"` each client must show a certificate of the same authority.
+    """
     return (
         *("--tls-cert-file", str(directory / "certificate.pem")),
         *("--tls-key-file", str(directory / "key.pem")),
         *("--tls-ca-cert-file", str(directory / "ca.pem")),
-        *("--tls-auth-clients", "no"),
+        *("--tls-auth-clients", clients),
     )
 
 

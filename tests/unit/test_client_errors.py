@@ -86,6 +86,7 @@ def test_access_denied_does_not_pass_though_the_library_calls_it_a_connection_er
         ("Redis is loading the dataset in memory", True),
         ("Error -2 connecting to valkey:6379. Name or service not known.", True),
         ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get issuer", False),
+        ("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] alert certificate required", False),
         ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", False),
     ],
 )

@@ -85,6 +85,10 @@ _CURES: Final = (
         "name the authority that signed its certificate with ?ssl_ca_certs=FILE, and the server as "
         "its certificate does",
     ),
+    (
+        "CERTIFICATE_REQUIRED",
+        "name this client's own certificate with ?ssl_certfile=FILE&ssl_keyfile=FILE",
+    ),
     ("WRONG_VERSION_NUMBER", "it speaks no TLS there: use redis:// instead of rediss://"),
     (
         "No such file",
@@ -94,7 +98,7 @@ _CURES: Final = (
 )
 """A part of the connection's error, and the fix."""
 
-_LASTING: Final = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
+_LASTING: Final = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "WRONG_VERSION_NUMBER")
 """Signs that the address has to be corrected: waiting does not help."""
 
 
