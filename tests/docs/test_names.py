@@ -104,8 +104,9 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         "sentry_sdk.flush",
     ),
     "docs/howto/servers.md": (
-        *("redis.CredentialProvider", "get_credentials"),
-        "decode_responses",
+        *("redis.CredentialProvider", "get_credentials", "decode_responses"),
+        *("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
+        *("ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers"),
     ),
     "docs/howto/systemd.md": (
         *("WatchdogSec", "EnvironmentFile", "TimeoutStopSec"),
