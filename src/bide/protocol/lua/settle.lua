@@ -25,8 +25,9 @@ local ENDS = {complete = 1, fail = 2, cancel = 3} -- kinds as `retention` has th
 local RAN = {complete = true, retry = true, fail = true, cancel = true}
 local CRASHES, TELL = 3, 100
 -- An error is added to the job's notes, which may be 90 KB long and are read and written again. So
--- a call reads this many bytes of them, and leaves further errors to the next call.
-local NOTED_BYTES = 1000000
+-- a call reads this many bytes of them, and leaves further errors to the next call. The notes of a
+-- few jobs are read by one command, which may exceed the limit by that much.
+local NOTED_BYTES, NOTED_AT_ONCE = 1000000, 4
 
 local ids, n = {}, 0
 for i = rest, #ARGV, 5 do
@@ -60,6 +61,7 @@ local settled, finished, counted = {}, {}, {}
 local earliest, owns
 local held_until, unbegun = 0, {}
 local room = NOTED_BYTES
+local noted = {} -- the notes that were read, by the place of their job in `ids`
 local counts = {complete = 0, retry = 0, fail = 0, snooze = 0, release = 0, cancel = 0,
   crash = 0}
 
@@ -88,6 +90,23 @@ local function give_back(rec, grp)
   end
 end
 
+local function notes_of(k)
+  if noted[k] == nil then
+    local places, wanted = {}, {}
+    for at = k, n do
+      local i = rest + (at - 1) * 5
+      if ARGV[i + 2] ~= 'complete' and ARGV[i + 4] ~= '' then
+        places[#places + 1], wanted[#wanted + 1] = at, ids[at]
+        if #wanted == NOTED_AT_ONCE then break end
+      end
+    end
+    for at, found in ipairs(redis.call('HMGET', notes, unpack(wanted))) do
+      noted[places[at]] = found
+    end
+  end
+  return noted[k]
+end
+
 local function apply(k, stamp, outcome, at, data, started)
   local id, line, verb = ids[k], lines[k], outcome
   local grp = asked_of and asked_of[k] and group.touch(asked_of[k])
@@ -100,7 +119,7 @@ local function apply(k, stamp, outcome, at, data, started)
   if data ~= '' and outcome ~= 'complete' then
     rec = run_record.parse(line) or run_record.unknown(string.sub(line, 1, 34))
     if outcome ~= 'snooze' or not rec.missing then -- of looks in a row, the first says it
-      local before = redis.call('HGET', notes, id)
+      local before = notes_of(k)
       room = room - #(before or '') - #data
       notes_add[#notes_add + 1] = id
       notes_add[#notes_add + 1] = history.add(before, history.error(rec, data))
