@@ -157,6 +157,7 @@ def test_the_server_tells_what_queues_hold(tmp_path: Path, url: str) -> None:
     assert within == {"1": 0, "10": 1, "60": 2, "600": 3, "3600": 3, "86400": 4}
     assert 0 < seen["bide_overdue_seconds", "mail"] < 60
     assert (seen["bide_queue_paused", "mail"], seen["bide_queue_paused", "odd"]) == (1, 0)
+    assert (seen["bide_queue_limited", "mail"], seen["bide_queue_limited", "odd"]) == (0, 0)
     assert seen["bide_queue_workers", "mail"] == 0
     assert seen["bide_jobs_cancelled_total", "mail"] == 1
     assert seen["bide_jobs_reclaimed_total", "odd"] == 0
@@ -164,6 +165,25 @@ def test_the_server_tells_what_queues_hold(tmp_path: Path, url: str) -> None:
     only = read(said(bide(tmp_path, "metrics", "-q", "odd", url=url)))
     assert {key[1] for key in only if not key[0].startswith("bide_server")} == {"odd"}
     assert "There is no queue 'nil'" in error_of(bide(tmp_path, "metrics", "-q", "nil", url=url), 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limited"),
+    [
+        ({"rate": "1/h"}, 1),
+        ({"concurrency": 3}, 1),
+        ({"group_rate": "1/h"}, 1),
+        ({"rate": None}, 0),
+    ],
+)
+def test_a_queue_whose_jobs_a_limit_may_hold_back_is_marked(
+    tmp_path: Path, url: str, settings: dict[str, Any], limited: int
+) -> None:
+    with closing(Queue("mail", url=url)) as mail:
+        mail.enqueue("shop:pid")
+        mail.configure(**settings)
+        marked = read(said(bide(tmp_path, "metrics", url=url)))["bide_queue_limited", "mail"]
+    assert marked == limited
 
 
 SERVER = ("bide_server_memory_bytes", "bide_server_memory_max_bytes")

@@ -34,6 +34,7 @@ from bide.model.durations import describe, to_us
 from bide.model.ids import check_name, short_id
 from bide.model.job import LISTABLE
 from bide.model.latency import Family, expose
+from bide.model.limits import Limits
 from bide.protocol.commands import Command
 from bide.protocol.commands import fsck as ops
 from bide.protocol.commands import queues as queue_commands
@@ -64,8 +65,9 @@ def health(
 
     With --queue, a live worker must serve that queue. With --max-lateness, no job may be overdue by
     more. Otherwise the command exits with 1, and prints a line for each problem. It imports no code
-    of yours. A job is overdue while it waits, also in a paused queue. Without --queue, a live Timer
-    (bide rq-timer) must serve RQ's queues if one of their delayed jobs is overdue.
+    of yours. A job is overdue while it waits, also in a paused queue, or if a limit or its group
+    holds it back. Without --queue, a live Timer (bide rq-timer) must serve RQ's queues if one of
+    their delayed jobs is overdue.
     """
     limit = None if max_lateness is None else to_us(max_lateness, "--max-lateness") / 1e6
     counts: dict[str, QueueStats] = {}
@@ -376,6 +378,7 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
     ]
     late = {name: overdue(seen) for name, seen in counts.items()}
     paused = {name: int(seen.paused) for name, seen in counts.items()}
+    limited = {name: int(_is_limited(seen.limits)) for name, seen in counts.items()}
     serving = {name: sum(name in worker.queues for worker in workers) for name in counts}
     servers = memory(site.client)
     totals = {total: {n: seen.totals[total] for n, seen in counts.items()} for total in _TOTALS}
@@ -385,6 +388,7 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
             Family("bide_jobs_due_within", "gauge", "Delayed jobs due within so many s.", within),
             family("bide_overdue_seconds", "Seconds by which the oldest due job is late.", late),
             family("bide_queue_paused", "1 if the queue is paused.", paused),
+            family("bide_queue_limited", "1 if a limit may hold back due jobs.", limited),
             family("bide_queue_workers", "Live workers that serve the queue.", serving),
             *(family(f"bide_jobs_{t}_total", help, totals[t]) for t, help in _TOTALS.items()),
             Family(
@@ -401,6 +405,11 @@ def queue_metrics(site: Site, queues: Sequence[str]) -> str:
             ),
         ]
     )
+
+
+def _is_limited(limits: Limits) -> bool:
+    """Whether jobs of a queue may wait although they are due and a worker has free slots."""
+    return any((limits.rate, limits.concurrency, limits.group_rate, limits.held_until))
 
 
 _TOTALS: Final = {
