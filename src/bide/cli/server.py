@@ -367,7 +367,7 @@ PAGES: Final[dict[str, str]] = {
     "tls": "howto/servers.md#tls",
     "workers": "howto/production.md#several-workers-as-one-unit",
     "health port": "howto/production.md#several-workers-as-one-unit",
-    "time-outs": "howto/production.md#signals-and-graceful-shutdown",
+    "time-outs": "howto/long-jobs.md#what-a-deploy-does-to-a-running-job",
 }
 """Every point in its order, and its page."""
 
