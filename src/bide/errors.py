@@ -20,7 +20,11 @@ class UsageError(BideError, ValueError):
 
 
 class PayloadError(BideError, TypeError):
-    """Arguments or a result do not fit the queue's encoding, or are too large."""
+    """Arguments or a result do not fit the queue's encoding, or are larger than 1 MB.
+
+    For arguments, the call raises it, and adds no job. For a result, the job fails after its
+    function has run, without a retry: return an id instead.
+    """
 
 
 class ResultDropped(PayloadError):
