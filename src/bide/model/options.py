@@ -306,7 +306,7 @@ class _JobOptions(TypedDict, total=False):
     priority: int | None
     """0 to 9, where 9 runs first; 5 by default."""
     timeout: Duration | None
-    """Maximum run time; five minutes by default."""
+    """Maximum run time, up to 100 years; None for the default: the task's, or five minutes."""
     retry: Retry | int | None
     """The retry policy: `Retry(...)`, or a number of retries; 0 by default."""
     retention: Duration | None
