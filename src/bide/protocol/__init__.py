@@ -1,1 +1,1 @@
-"""What is said to the server: keys, scripts, and commands as values; no I/O."""
+"""The protocol with the server: keys, scripts, and commands as values, without I/O."""

@@ -1,6 +1,6 @@
-"""Scripts: the Lua files of `bide/protocol/lua`, assembled from their headers, content-addressed.
+"""Scripts: assembles the Lua files of `bide/protocol/lua` from their headers.
 
-A file opens with a header, and the header is the contract:
+A file starts with a header, which is the contract of the script:
 
     -- cancel: one sentence that says what the script does.
     -- @key  due run                             the first keys, where their order matters
@@ -11,16 +11,16 @@ A file opens with a header, and the header is the contract:
     -- @reply ok ...
     -- @include wakeup run_record                parts that nearly each call needs
 
-From it the loader makes the script's context, which is a scope: a local for each key (a table where
-the name stands for several), one for each argument, checked and converted before the first write,
-`rest`, the index of the first repeating argument, and `now`, the server's time. `@last` is for what
-callers of an earlier text know nothing of. So header, caller and locals cannot disagree.
+From the header, the loader creates the locals of the script: one for each key (a table if the name
+stands for several keys), one for each argument, checked and converted before the first write,
+`rest`, the index of the first repeating argument, and `now`, the server's time. `@last` is for an
+argument that callers of an earlier text do not send. So header, caller and locals always agree.
 
-The text says which keys a script takes: each name of `bide.protocol.keys` that it uses and does not
-declare. The text says which parts it needs, too. A part is a file of the folder `include`: a chunk
-that returns a table of functions, in the same scope. A script takes the keys of its parts, and the
-arguments in the header of a part behind its own. A part is made when it is first used, or at once
-after `@include`.
+The loader finds the keys of a script in its text: each name of `bide.protocol.keys` that the text
+uses and does not declare. It finds the parts of a script in the same way. A part is a file of the
+folder `include`: a chunk that returns a table of functions, in the same scope. A script also has
+the keys of its parts, and after its own arguments those in the headers of its parts. A part is
+created when it is first used, or immediately after `@include`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from bide.protocol.keys import GLOBAL, LAYOUT, SCHEMA
 
 SERVER_CLOCK: Final = "server"
 TEST_CLOCK: Final = "testing"
-"""One that a test can move, queue by queue."""
+"""A clock that a test can move, queue by queue."""
 SHARED_CLOCK: Final = "shared"
-"""One that a test can move for all queues of a prefix (`bide.testing`)."""
+"""A clock that a test can move for all queues of a prefix (`bide.testing`)."""
 
 _LINE: Final = re.compile(r"-- @(key|arg|rest|last|reply|include)\s+(.*)")
 _CHECKS: Final = {"integer": "tonumber(ARGV[{i}])", "text": "ARGV[{i}]"}
@@ -58,7 +58,7 @@ do
     return redis.error_reply('SCHEMA ' .. schema .. ' ' .. meta)
   end
 end"""
-"""Every script of a queue refuses one that a newer release has laid out, before it touches it."""
+"""The check with which every script of a queue refuses the schema of a newer release."""
 
 _NOW_USED: Final = re.compile(r"\bnow\b")
 _NOW: Final = """\
@@ -72,15 +72,14 @@ included = setmetatable({{}}, {{__index = function(self, name)
   self[name] = made
   return made
 end}})"""
-"""Makes a part's functions when one of them is first used.
-
-A server keeps no functions from one call to the next: each call makes those that it includes, which
-takes as long as several commands, and most calls need few of them.
+"""Creates the functions of a part when one of them is first used. A server keeps no functions
+between calls. To create the functions of a part takes as long as several commands, and most calls
+need few of them.
 """
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A script as it is sent: its text, its SHA-1, and the contract read from its header."""
+    """A script as it is sent: its text, its SHA-1, and the contract from its header."""
 
     name: str
     text: str
@@ -115,12 +114,12 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
     last = next((text.split()[0] for tag, text in own if tag == "last"), None)
     prelude = [_key_locals(keys), *_arg_locals(name, args, len(rest), last)]
     if "meta" in keys:
-        # What stands in place of `meta` may be of another type, which one script is to repair.
+        # The key `meta` may have a wrong type, which one script repairs.
         prelude.append(_TOO_OLD.replace("call", "pcall") if name == "fsck_queue" else _TOO_OLD)
     if any(map(_NOW_USED.search, (body, *texts.values()))):
         prelude.append(_now(clock if "meta" in keys else SERVER_CLOCK))
     if "event" in parts:
-        prelude.append("local book")  # where its entries are collected, while someone listens
+        prelude.append("local book")  # where its entries are collected, while there is a listener
     text = "\n".join([*prelude, *_with_parts(body, texts, at_once)])
     return Script(
         name=name,
@@ -136,7 +135,7 @@ def load(name: str, clock: str = SERVER_CLOCK) -> Script:
 
 
 def names() -> list[str]:
-    """The names of all scripts."""
+    """Return the names of all scripts."""
     files = resources.files("bide.protocol").joinpath("lua").iterdir()
     return sorted(f.name.removesuffix(".lua") for f in files if f.name.endswith(".lua"))
 
@@ -158,9 +157,9 @@ def _words(header: Sequence[tuple[str, str]], tag: str) -> list[str]:
 
 
 def _parts(body: str, at_once: Iterable[str] = ()) -> list[str]:
-    """All parts that a script uses, and those that these use, each once."""
+    """Return all parts that a script uses, directly or through other parts, each once."""
     parts = [*dict.fromkeys([*at_once, *_used(body)[1]])]
-    for part in parts:  # which grows
+    for part in parts:  # the loop appends to it
         parts += [each for each in _used(_read(f"include/{part}.lua"))[1] if each not in parts]
     return parts
 
@@ -173,7 +172,7 @@ def _all_parts() -> frozenset[str]:
 
 @cache
 def _used(text: str) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The names that a chunk uses and does not declare; the parts among them."""
+    """Return the names that a chunk uses and does not declare, and the parts among them."""
     text = _QUIET.sub("", text)
     declared = re.findall(r"\w+", " ".join(" ".join(m) for m in _DECLARED.findall(text)))
     used = frozenset(_NAME.findall(text)).difference(declared)
@@ -183,7 +182,7 @@ def _used(text: str) -> tuple[frozenset[str], tuple[str, ...]]:
 def _keys(
     first: Iterable[str], args: Iterable[str], body: str, parts: Iterable[str]
 ) -> tuple[str, ...]:
-    """The keys that the texts use; behind the first, as the layout has them."""
+    """Return the keys that the texts use: first those of the header, then in the layout's order."""
     own = _used(body)[0]
     used = own.union(*(_used(text)[0] for text in parts)).difference(args)
     keys = dict.fromkeys([*first, *(key for key in LAYOUT | GLOBAL if key in used)])
@@ -229,7 +228,7 @@ def _now(clock: str) -> str:
 
 
 def _with_parts(body: str, texts: dict[str, str], at_once: list[str]) -> list[str]:
-    """The parts that are made at once, and those that are made later: fields of `included`."""
+    """Return the parts that are created immediately, and those that are created on first use."""
     later = [name for name in texts if name not in at_once]
 
     def found(text: str, name: str = "") -> str:

@@ -1,13 +1,13 @@
-"""Operations as values: each function of these modules returns a `Command` and does no I/O.
+"""Commands as values: each function of these modules returns a `Command`, without I/O.
 
-`enqueue` adds jobs and what they wait for. `worker` is the worker's side. `jobs` reads and changes
+`enqueue` adds jobs and their dependencies. `worker` is the worker's side. `jobs` reads and changes
 jobs and their queue; `queues` lists queues, groups and workers; `schedules` sets schedules. `fsck`
-checks and repairs what is stored.
+checks and repairs stored data.
 
-`bide.client.blocking` and `bide.client.aio` run commands; nothing else does I/O.
+Only `bide.client.blocking` and `bide.client.aio` run commands.
 
 Ids are text in UTF-8. If another program enqueues a job with other bytes in its id, these bytes
-become surrogate escapes. Such a job can be seen, failed and deleted, and holds up no other.
+become surrogate escapes. Such a job can be listed, failed and deleted, and blocks no other job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Arg = str | bytes | int
 
 
 class Command(NamedTuple, Generic[T]):
-    """One call of one script, and how to read its reply."""
+    """A call of a script, and the function that reads its reply."""
 
     script: str
     keys: tuple[str, ...]
@@ -36,10 +36,10 @@ class Command(NamedTuple, Generic[T]):
     confirm: Kinds = ()
     """The durabilities that the caller waits for, in the same round trip."""
     followup: Callable[[Any], Command[T] | None] | None = None
-    """Of a reply that has only a part of what was asked for: the command that asks for what is
-    left, and has the result of both; else None."""
+    """For a reply with only a part of the result: returns the command that requests the rest, and
+    whose result contains both. Otherwise it returns None."""
     best_effort: bool = False
-    """Of use, and not worth a repeat: it is sent again along with others, or not at all."""
+    """Whether it is not retried by itself: it is sent again only together with other commands."""
 
 
 def command(
@@ -50,7 +50,7 @@ def command(
     confirm: Kinds = (),
     followup: Callable[[Any], Command[T] | None] | None = None,
 ) -> Command[T]:
-    """Make a command, with the keys that the script's header asks for."""
+    """Create a command, with the keys of the script's header."""
     return Command(script, _keys_for(script, keys), args, parse, confirm, followup)
 
 
@@ -60,33 +60,33 @@ def _keys_for(script: str, keys: Keys) -> tuple[str, ...]:
 
 
 def words(reply: Iterable[Any], start: int) -> list[str]:
-    """The words from `start` on."""
+    """Return the words from `start` on."""
     return [*map(text, islice(reply, start, None))]
 
 
 def text(word: bytes) -> str:
-    """A word, or an id, of whichever bytes."""
+    """Decode a word or an id, which may contain any bytes."""
     return word.decode("utf-8", "surrogateescape")
 
 
 def raw(id: str) -> str | bytes:
-    """An id as it is sent; the one it was, if `text` read it."""
+    """Encode an id; the inverse of `text`."""
     return id if id.isascii() else id.encode("utf-8", "surrogateescape")
 
 
 def pieces(reply: list[Any], start: int, size: int) -> Iterator[tuple[Any, ...]]:
-    """What repeats from `start` on, in pieces of `size`."""
+    """Yield the repeating part from `start` on, in pieces of `size`."""
     rest = islice(reply, start, None)
     return zip(*[rest] * size, strict=True)
 
 
 def pairs(flat: list[bytes]) -> dict[str, bytes]:
-    """A hash, as it comes over RESP2: field, value, field, value."""
+    """Return a hash from its RESP2 form: field, value, field, value."""
     return {text(name): value for name, value in pieces(flat, 0, 2)}
 
 
 def number(stored: bytes | None) -> int:
-    """A whole number of a hash; 0 for none, and for what another program has made of it."""
+    """Return an integer of a hash; 0 if it is missing or another program has damaged it."""
     return int(stored) if stored and _NUMBER.fullmatch(stored) else 0
 
 

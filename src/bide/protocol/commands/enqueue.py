@@ -1,4 +1,4 @@
-"""Adding jobs, and what they wait for: a few parents at a time, also jobs of other queues."""
+"""Adds jobs and their dependencies: a few parents per call, also jobs of other queues."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from bide.protocol.scripts import SERVER_CLOCK, load
 T = TypeVar("T")
 
 GATE: Final = "{}"
-"""Stands for more that a job waits for, and that is not known yet."""
+"""The placeholder parent of a job whose parents have not all been sent yet."""
 
 MOST_PARENTS: Final = 20_000
-"""Jobs that one may wait for."""
+"""Maximum number of parents of a job."""
 
 MOST_POST: Final = 250
-"""Messages that are read, and delivered, in one call at most."""
+"""Maximum number of messages that one call reads or delivers."""
 
 Followup = Callable[[list[Any]], Any]
 """Reads a reply, and returns the command that continues, or None."""
 
 
 def is_remote(parent: str) -> bool:
-    """Whether what is waited for, or waits, is of another queue."""
+    """Whether a reference to a parent or child means a job of another queue."""
     return parent.startswith("{")
 
 
 def check_count(parents: Sequence[str]) -> None:
-    """Refuse to wait for too many.
+    """Refuse too many parents.
 
     Raises:
         UsageError: there are more than `MOST_PARENTS`.
@@ -64,7 +64,7 @@ def check_count(parents: Sequence[str]) -> None:
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """Queue and id of a job of another queue."""
+    """Split `{queue}id`, which references a job of another queue."""
     queue, _, id = reference[1:].partition("}")
     return queue, id
 
@@ -78,16 +78,16 @@ def add_dependencies(
     confirm: Kinds = (),
     followup: Followup | None = None,
 ) -> Command[T]:
-    """Say what else a job waits for that is being placed.
+    """Add parents to a job that `EnqueueFull` is adding.
 
     Args:
-        keys: of its queue.
+        keys: the keys of the job's queue.
         child: the job.
-        told: what it waits for, and `-`; of another queue's job that has ended, how: `C`, `F`, `X`,
-            or `U` where there is none.
-        is_last: this is all that it waits for.
+        told: each parent with `-`, or for a job of another queue that has ended with its outcome:
+            `C`, `F` or `X`, or `U` if it does not exist.
+        is_last: whether these are the last parents.
         parse: reads the last reply.
-        confirm: what is to be waited for behind it.
+        confirm: the durabilities to wait for after this call.
         followup: reads the reply.
     """
     args: list[Arg] = [raw(child), int(is_last)]
@@ -99,14 +99,14 @@ def add_dependencies(
 def subscribe(
     keys: Keys, awaited: Sequence[tuple[str, str]], followup: Followup | None = None
 ) -> Command[list[str]]:
-    """Have a queue tell the ends of its jobs to those of another; how each has ended by now.
+    """Subscribe jobs of another queue to the ends of jobs of this one; return the present outcomes.
 
-    For each `-` where it has not; `C`, `F`, `X` as `deps_edges.lua` has it; `U` where there is no
-    such job; `D` where the queue is a delay queue.
+    The outcome of each is `-` if it has not ended, `C`, `F` or `X` as in `deps_edges.lua`, `U` if
+    it does not exist, or `D` if the queue is a delay queue.
 
     Args:
-        keys: of the queue that is to tell.
-        awaited: who waits, as `{queue}id`, and the id of the job here.
+        keys: the keys of the parents' queue.
+        awaited: each child, as `{queue}id`, and the id of its parent.
         followup: reads the reply.
     """
     args: list[Arg] = []
@@ -116,20 +116,20 @@ def subscribe(
 
 
 class Children(NamedTuple):
-    """The jobs that wait for one, or have waited for it and have not ended."""
+    """The children of a job that have not ended."""
 
     total: int
     ids: list[str]
-    """The first of them; of jobs of other queues, `{queue}id`."""
+    """The first ids; `{queue}id` for a job of another queue."""
 
 
 def children(keys: Keys, id: str, most: int) -> Command[Children]:
-    """Who waits for a job.
+    """Read the children of a job.
 
     Args:
-        keys: of its queue.
+        keys: the keys of its queue.
         id: the job.
-        most: how many are read at most.
+        most: maximum number of ids.
     """
     return command(
         "children", keys, (raw(id), most), lambda reply: Children(reply[2], words(reply, 3))
@@ -137,39 +137,39 @@ def children(keys: Keys, id: str, most: int) -> Command[Children]:
 
 
 class DependencyMessage(NamedTuple):
-    """Something to be told to, or asked of, another queue."""
+    """A message to another queue: an outcome, or with `asks` a subscription."""
 
     stored: str
-    """As it stands on the server."""
+    """The stored form."""
     queue: str
-    """The other."""
+    """The other queue."""
     asks: bool
     child: str
-    """The job that waits: its id, in the other queue where that is told, here where it is asked."""
+    """The id of the child: in the other queue for an outcome, in this queue for a subscription."""
     parent: str
-    """The job that is waited for: its id."""
+    """The id of the parent."""
     outcome: str = ""
-    """How it has ended, where that is told."""
+    """The outcome of the parent; empty for a subscription."""
 
 
 def read_outbox(keys: Keys, after: str, done: Sequence[str]) -> Command[list[DependencyMessage]]:
-    """Take off what was told or asked, and read what else is to be.
+    """Remove delivered messages, and read the next ones.
 
     Args:
-        keys: of the queue.
-        after: the last that was read, as it stands on the server; `-` to begin.
-        done: what was told or asked, as it stands on the server.
+        keys: the keys of the queue.
+        after: the stored form of the last message that was read; `-` for none.
+        done: the stored forms of the delivered messages.
     """
     args: list[Arg] = [raw(after), MOST_POST, *map(raw, done)]
     return command("dep_outbox", keys, args, lambda reply: [*map(_message, words(reply, 1))])
 
 
 def resolve(keys: Keys, told: Sequence[tuple[str, str, str]]) -> Command[None]:
-    """Tell a queue what came of jobs of another: of `MOST_POST` at most.
+    """Deliver up to `MOST_POST` outcomes of jobs to a queue with children of these jobs.
 
     Args:
-        keys: of the queue whose jobs wait.
-        told: the job that waits; what it waits for, as `{queue}id`; `C`, `F` or `X`.
+        keys: the keys of the children's queue.
+        told: for each outcome the child, the parent as `{queue}id`, and `C`, `F` or `X`.
     """
     args: list[Arg] = []
     for child, parent, outcome in told:
@@ -190,19 +190,19 @@ def _message(stored: str) -> DependencyMessage:
 
 CHUNK: Final = 250
 CHUNK_BYTES: Final = 2_000_000
-"""Jobs, and bytes of bodies, per script call: bounds the time a call may take on the server."""
+"""Maximum jobs and bytes of bodies per script call, which limit its time on the server."""
 
 CONSTRAINTS_CHUNK: Final = 100
-"""The same of jobs with constraints, for which a call does more."""
+"""Maximum jobs with constraints per call, because each takes longer."""
 DEDUP_CHUNK: Final = 50
-"""Jobs per call of which one may change the body of another, which is then read and written."""
+"""Maximum jobs per call that may be deduplicated: each may read and write another job's body."""
 
 TRIP: Final = 40
-"""Calls per round trip; one that is full by its bytes ends the trip."""
+"""Maximum calls per round trip; a call with the maximum of bytes is the last one."""
 
 
 _SENT: Final = 4
-"""Fields of a job that the script takes; what is to be confirmed stands behind all of them."""
+"""Number of the fields of a job that the script takes; the durabilities follow all of them."""
 
 _RESULTS: Final[dict[bytes, EnqueueResult]] = {
     b"open": "duplicate",
@@ -243,7 +243,7 @@ _durability_of: Final[Callable[[Prepared], Durability]] = attrgetter("durability
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What an enqueue did."""
+    """The effect of an enqueue."""
 
     id: str
     due_us: int
@@ -252,7 +252,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     """The result of the enqueue. Without a new job, `id` names the job that has the id or holds the
     key."""
     confirmed: Durability = "local"
-    """What was waited for, and has come true."""
+    """The durability that was confirmed."""
 
     @property
     def created(self) -> bool:
@@ -261,9 +261,9 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 def when(delay: Duration | None, at: datetime | None) -> str:
-    """Write down when a job is due: `+N` microseconds from now, or the moment `=N`.
+    """Encode a due time: `+N` microseconds from now, or the moment `=N`.
 
-    A negative delay has passed and means now, as a moment that has passed does.
+    A negative delay or a moment in the past means now.
 
     Raises:
         UsageError: both are given, `at` is naive, or the delay is not a duration.
@@ -276,17 +276,17 @@ def when(delay: Duration | None, at: datetime | None) -> str:
 
 
 def given_when(delay: Duration | None, at: datetime | None) -> str:
-    """Write down when a job is due, as `when`; raise if neither a delay nor a moment is given."""
+    """Encode a due time as `when` does; raise if neither a delay nor a moment is given."""
     if delay is None and at is None:
         raise UsageError("Say when the jobs are due: give delay= or at=; promote() means now.")
     return when(delay, at)
 
 
 def check_when(when: str) -> str:
-    """Return what says when a job is due, if it is what `when` writes.
+    """Return an encoded due time, if it is what `when` writes.
 
     Raises:
-        UsageError: it is not; a script would refuse it.
+        UsageError: it is not, so a script would refuse it.
     """
     if not isinstance(when, str) or not _WHEN.fullmatch(when):
         raise UsageError(f"{when!r} does not say when; write Snooze('10m') or Snooze(at=...).")
@@ -304,7 +304,7 @@ def prepare(
     constraints: str = "",
     parents: Sequence[str] = (),
 ) -> Prepared:
-    """Make a job ready to be enqueued; `names` are those of the task's positional parameters.
+    """Prepare a job for an enqueue; `names` are the task's positional parameters.
 
     Raises:
         UsageError: an option is invalid.
@@ -328,14 +328,15 @@ def enqueue(
     full: bool = False,
     with_all_keys: bool = False,
 ) -> Command[list[Receipt]]:
-    """Add up to `CHUNK` jobs, all or (on a full server) none.
+    """Add up to `CHUNK` jobs: all of them, or none if the server is full.
 
     Args:
-        keys: of the queue.
-        jobs: what to add: all with constraints, or all without.
-        kinds: what to wait for behind it. Without jobs, it is only asked whether that can be had.
-        full: some may have constraints, and others not.
-        with_all_keys: also those that most calls have no need of, and go without.
+        keys: the keys of the queue.
+        jobs: the jobs: all with constraints, or all without.
+        kinds: the durabilities to wait for. Without jobs, the call only checks whether the server
+            can give them.
+        full: whether some jobs may have constraints and others none.
+        with_all_keys: whether to send also the keys that most calls do not need.
     """
     args: list[Arg] = []
     have_constraints = full or bool(jobs and jobs[0].constraints)
@@ -383,7 +384,7 @@ def enqueue(
 
 @lru_cache(maxsize=8192, typed=True)
 def _few_keys(keys: Keys, priority: int) -> tuple[str, ...]:
-    """Those of `enqueue` for a job alone; to send and read all 33 takes some µs."""
+    """Return the keys that `enqueue` needs for one job; to send and parse all 33 takes some µs."""
     header = load("enqueue").keys
     if str(priority) not in DUE_SETS[:PRIORITIES]:  # the script refuses it
         return keys.of(header)
@@ -392,12 +393,12 @@ def _few_keys(keys: Keys, priority: int) -> tuple[str, ...]:
 
 
 def confirmed(job: Prepared, kinds: Kinds) -> Durability:
-    """What of this job's durability has come true, where these kinds were waited for."""
+    """Return the job's confirmed durability, after these kinds were confirmed."""
     return job.durability if job.durability in kinds else "local"
 
 
 def unknown_parent(id: str) -> JobNotFound:
-    """The error for a parent that there is not."""
+    """Return the error for a parent that does not exist."""
     return JobNotFound(
         f"There is no job {short_id(id)!r} to wait for, so nothing was added; enqueue it before "
         "the jobs that depend on it, or check its id and its queue."
@@ -405,7 +406,7 @@ def unknown_parent(id: str) -> JobNotFound:
 
 
 def data_parent(queue: str) -> UsageError:
-    """The error for a parent in a delay queue."""
+    """Return the error for a parent in a delay queue."""
     return UsageError(
         f"{queue!r} is a delay queue: its items are data, and no job can wait for them, so nothing "
         "was added; wait for a job."
@@ -413,26 +414,26 @@ def data_parent(queue: str) -> UsageError:
 
 
 def wanted(jobs: Sequence[Prepared], clock: str = SERVER_CLOCK) -> Kinds:
-    """What the jobs of one call ask for together: all of them get all of it.
+    """Return the durabilities of the jobs of one call; the call waits for all of them.
 
-    Under `bide.testing`, which has a clock of its own, nothing: the server ends with the test.
+    In `bide.testing`, which has its own clock, it waits for none: the server ends with the test.
     """
     asked = set(map(_durability_of, jobs))
     return () if asked <= LOCAL or clock != SERVER_CLOCK else kinds_of(asked)
 
 
 def jobs_in(command: Command[Any]) -> int:
-    """How many jobs a command of `enqueue` adds."""
+    """Return how many jobs a command of `enqueue` adds."""
     return len(command.args) // (_SENT + 2 * (command.script == "enqueue_full"))
 
 
 def enqueue_many(
     keys: Keys, jobs: Sequence[Prepared], kinds: Kinds = ()
 ) -> Iterator[list[Command[list[Receipt]]]]:
-    """Add any number of jobs: round trips of several calls, each bounded by count and bytes.
+    """Add any number of jobs; yield the calls of each round trip, limited by count and bytes.
 
-    No job waits for one of another call in its trip: any of these may have to be sent again, behind
-    the others.
+    No job has a parent in another call of its round trip, because each call may have to be sent
+    again after the others.
     """
     if len(jobs) == 1 and not (jobs[0].constraints or jobs[0].parents):
         yield [enqueue(keys, jobs, kinds)]
@@ -440,7 +441,7 @@ def enqueue_many(
     trip: list[Command[list[Receipt]]] = []
     sent: set[str] = set()  # the jobs of these calls
     size, first, kind, awaited = 0, 0, 0, 0
-    # All by one script, so that what waits may share a call with what it waits for.
+    # All by one script, so that a job can share a call with its parents.
     is_flow = any(map(parents_of, jobs))
     for i, job in enumerate(jobs):
         full = size + len(job.body) > CHUNK_BYTES
@@ -470,7 +471,7 @@ def enqueue_many(
 
 
 _IN_STEPS: Final = 2
-"""The kind of a job that one call cannot add: it waits for many, or for jobs of other queues."""
+"""The kind of a job that one call cannot add: it has many parents, or some in other queues."""
 
 
 def _kind(job: Prepared) -> int:
@@ -483,16 +484,16 @@ def _adding(
 ) -> Command[list[Receipt]]:
     if kind == _IN_STEPS:
         return EnqueueFull(keys, jobs[0], kinds).begin()
-    # What went without some keys might have to be sent again, behind the others.
+    # A call without all keys might have to be sent again, after the others.
     return enqueue(keys, jobs, kinds, full=kind > 0, with_all_keys=True)
 
 
 class EnqueueFull:
-    """Adds a job that waits for many others, or for jobs of other queues, step by step.
+    """Adds a job with many parents, or with parents in other queues, step by step.
 
-    It is there from the first step on, and waits also for a gate that only the last step opens. So
-    it never runs before all that it waits for is known, even if the producer dies. If a gate has
-    stayed closed for half a minute, a claim removes the job: its `enqueue` has not returned.
+    The first step adds the job with an additional parent, the gate, which only the last step
+    removes. So the job never runs before all its parents are known, even if the producer dies. If
+    the gate exists for half a minute, a claim removes the job, whose `enqueue` has not returned.
     """
 
     def __init__(self, keys: Keys, job: Prepared, kinds: Kinds) -> None:
@@ -501,16 +502,16 @@ class EnqueueFull:
         self._kinds = kinds
         self._is_new = True
         self._left = list(job.parents[CHUNK:])
-        """What it waits for and has not been noted."""
+        """The parents that have not been sent yet."""
         self._to_ask = [parent for parent in job.parents if is_remote(parent)]
-        """Of these, those of other queues that have not been asked."""
+        """The parents in other queues to which the job is not subscribed yet."""
         self._ended: list[tuple[str, str]] = []
-        """Of these, those that have ended, and how."""
+        """The parents in other queues that have ended, with their outcomes."""
         self._data = ""
-        """A delay queue that was met among these."""
+        """The name of a delay queue among the queues of the parents; empty if there is none."""
 
     def begin(self) -> Command[list[Receipt]]:
-        """The first step."""
+        """Return the command of the first step."""
         gated = self._job._replace(parents=(*self._job.parents[:CHUNK], GATE))
         first = enqueue(self._keys, [gated], self._kinds)
         return first._replace(followup=self._begun)

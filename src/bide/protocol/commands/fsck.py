@@ -1,8 +1,7 @@
-"""Checking that what the keys of a prefix hold agrees, and repairing it, in bounded steps.
+"""Checks that the keys of a prefix are consistent, and repairs them, in limited steps.
 
-A step looks at a piece of one key, and at all that is known of each job it meets there. Nothing
-else happens while a script runs, so what a step finds is so, under whatever load; and what it
-repairs, it repairs in the same script.
+A step reads a part of one key, and all data of each job in that part. Scripts are atomic, so the
+findings of a step are exact under any load. A step also makes its repairs in the same script.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from bide.protocol.commands import Command, command, pieces, text
 from bide.protocol.keys import LAYOUT, META, Keys
 
 STEP: Final = 80
-"""Entries that a step looks at, about."""
+"""Approximate number of entries per step."""
 
 SCAN: Final = 1_000
-"""Keys of the server that a step passes."""
+"""Number of the server's keys that a step scans."""
 
 BEGIN: Final = "0"
-"""The cursor of a first step; and what the last one returns."""
+"""The cursor for the first step, and the cursor that the last step returns."""
 
 JOBS: Final = tuple(
     (part, level)
@@ -29,25 +28,25 @@ JOBS: Final = tuple(
     )
     for level in (range(1, len(LAYOUT[part].fan) + 1) if LAYOUT[part].fan else (0,))
 )
-"""The keys that name jobs, in the order in which they are looked at: name, and which of several."""
+"""The keys that contain job ids, in the order in which they are checked: name and index."""
 
 GROUPS: Final = ("order", "held", "resting", "groups", "turns")
-"""What there is to look at of groups, before jobs."""
+"""The keys of groups, which are checked before jobs."""
 
 BESIDE: Final = (
     *("meta", "wakeups", "events", "keep", "park", "listeners", "claims"),
     *("unique", "folded", "keys"),
 )
-"""What else there is to look at in a queue, after `TYPES`."""
+"""The other keys of a queue, which are checked after `TYPES`."""
 
 SCHEDULES: Final = ("schedule", "schedules", "scheduled")
-"""What there is of schedules, in the order in which it is looked at."""
+"""The keys of schedules, in the order in which they are checked."""
 
 TYPES: Final = "types"
-"""If keys of a queue have other types, these must be repaired before anything else is read."""
+"""The check of types: keys of a wrong type must be repaired before anything else is read."""
 
 TYPE: Final = "type"
-"""The kind of a finding that is about a key of another type than it should have."""
+"""The kind of a finding about a key of a wrong type."""
 
 _NUMBER: Final = r"^%d+$"
 _ONE: Final = r"^1$"
@@ -76,22 +75,22 @@ FORMS: Final = dict.fromkeys(META, _NUMBER) | {
     "kind": r"^data$",
     "purged": r"^%S+ %d+$",
 }
-"""Field of `meta` -> the pattern, in Lua's, of what it may hold."""
+"""Field of `meta` -> the Lua pattern of its valid values."""
 
 
 class Finding(NamedTuple):
-    """Something that does not agree."""
+    """An inconsistency."""
 
     kind: str
     id: str
-    """Of the job, worker, key or field that it is about; empty where there is but one."""
+    """The job, worker, key or field; empty if there is only one."""
     says: str
     fix: str
     """The repair; empty if only a person can decide."""
 
 
 class Step(NamedTuple):
-    """What one step found."""
+    """The findings of one step."""
 
     cursor: str
     """The position to continue from; `BEGIN` at the end."""
@@ -99,39 +98,39 @@ class Step(NamedTuple):
 
 
 def look_at_jobs(keys: Keys, part: str, level: int, cursor: str, repair: bool) -> Command[Step]:
-    """Look at a piece of one of the keys in `JOBS`."""
+    """Check a part of one of the keys in `JOBS`."""
     return command("fsck_jobs", keys, (part, level, cursor, STEP, int(repair)), _read)
 
 
 def look_beside(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
-    """Look at a piece of what else a queue holds: `TYPES`, or one of `BESIDE`."""
+    """Check a part of `TYPES`, or of one of the keys in `BESIDE`."""
     limit = SCAN if part == "keys" else STEP
     forms = [word for form in FORMS.items() for word in form] if part == "meta" else []
     return command("fsck_queue", keys, (part, cursor, limit, int(repair), *forms), _read)
 
 
 def look_at_groups(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
-    """Look at a piece of one of the keys in `GROUPS`."""
+    """Check a part of one of the keys in `GROUPS`."""
     return command("fsck_groups", keys, (part, cursor, STEP, int(repair)), _read)
 
 
 def look_at_edges(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
-    """Look at a piece of what jobs wait for."""
+    """Check a part of the dependencies of jobs."""
     return command("fsck_edges", keys, (cursor, STEP, int(repair)), _read)
 
 
 def look_at_schedules(keys: Keys, part: str, cursor: str, repair: bool) -> Command[Step]:
-    """Look at a piece of one of `SCHEDULES`."""
+    """Check a part of one of the keys in `SCHEDULES`."""
     return command("fsck_schedules", keys, (part, cursor, STEP, int(repair)), _read)
 
 
 def look_at_queues(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
-    """Look at a piece of the list of queues; `keys` are the global ones."""
+    """Check a part of the list of queues; `keys` are the global keys."""
     return command("fsck_queues", keys, (cursor, STEP, int(repair)), _read)
 
 
 def look_at_workers(keys: Keys, cursor: str, repair: bool) -> Command[Step]:
-    """Look at a piece of what workers said of themselves; `keys` are the global ones."""
+    """Check a part of the workers' reports; `keys` are the global keys."""
     return command("fsck_workers", keys, (cursor, STEP, int(repair)), _read)
 
 

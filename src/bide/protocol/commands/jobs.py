@@ -1,4 +1,4 @@
-"""Reading jobs and queues; nothing here changes anything."""
+"""Reads and changes the jobs and the settings of a queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bide.protocol.commands import Arg, Command, command, number, pairs, pieces,
 from bide.protocol.keys import SCHEMA, Keys
 
 MOST_CHANGED: Final = 100
-"""Jobs cancelled or deleted per call at most: bounds the time one call may take on the server."""
+"""Maximum jobs cancelled or deleted per call, which limits its time on the server."""
 
 DATA: Final = "data"
 """The `kind` of a delay queue, in the settings."""
@@ -29,28 +29,29 @@ SWEEP: Final = 500
 
 
 class ChangeResult(NamedTuple):
-    """What became of a job that was to be rescheduled, promoted or retried."""
+    """The effect of a call that reschedules, promotes or retries a job."""
 
     result: str
-    """`ok`, or the state that the job is in instead (`gone` if there is none)."""
+    """`ok`; or the state that prevented the change; or `gone` if the job does not exist."""
     due_us: int
 
 
 class PurgeReply(NamedTuple):
-    """One step of a purge."""
+    """The reply to one step of a purge."""
 
     aside: int
-    """How many jobs this purge has set aside."""
+    """Number of jobs that this purge has set aside."""
     more: bool
-    """Some are not deleted yet."""
+    """Whether jobs are left to delete."""
     busy: bool = False
-    """An earlier trash was left, and is being swept first: begin again."""
+    """Whether jobs of an earlier purge were left and are deleted first; then start again."""
 
 
 def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list[str]]:
-    """Take up to `CHUNK` jobs back.
+    """Cancel up to `MOST_CHANGED` jobs.
 
-    For each `ok`, `asked` (it runs, and was asked to end), or the state that it is in instead.
+    The result for each is `ok`, `asked` (a running job was asked to stop), or the state that
+    prevented the change.
     """
     _check_few(ids)
 
@@ -61,7 +62,7 @@ def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list
 
 
 def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
-    """Give up to `CHUNK` jobs another due time, `when` as `enqueue.when` writes it."""
+    """Give up to `CHUNK` jobs another due time, in the form of `enqueue.when`."""
     _check_few(ids)
     return _change("reschedule", keys, (when, 0), ids, _read_moved)
 
@@ -73,20 +74,20 @@ def promote(keys: Keys, ids: Sequence[str]) -> Command[list[ChangeResult]]:
 
 
 def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
-    """Run up to `CHUNK` jobs that have ended once more.
+    """Run up to `CHUNK` finished jobs again.
 
-    The command has a name, which the jobs remember: a repeat after a lost reply runs none of them
-    again, though they may have ended meanwhile.
+    The jobs store the id of the command. So a repeat after a lost reply runs none of them again,
+    even if they have ended meanwhile.
     """
     _check_few(ids)
     return command("retry", keys, (new_id(), when, *map(raw, ids)), _read_moved)
 
 
 def delete(keys: Keys, ids: Sequence[str], unbegun: bool = True) -> Command[list[str]]:
-    """Remove up to `CHUNK` jobs.
+    """Delete up to `MOST_CHANGED` jobs.
 
-    For each `ok`, `active` or (if none may go that has not begun) `unended`: nothing was removed;
-    or `gone`.
+    The result for each is `ok` or `gone`. If the job was not deleted, it is `active`, or `unended`
+    for a job that has not started if `unbegun` is false.
     """
     _check_few(ids)
 
@@ -97,7 +98,7 @@ def delete(keys: Keys, ids: Sequence[str], unbegun: bool = True) -> Command[list
 
 
 def pause(keys: Keys) -> Command[None]:
-    """Let nothing be claimed, and have the jobs returned that were claimed ahead."""
+    """Pause the queue, and make workers return the jobs that they have claimed ahead."""
 
     def again(reply: list[Any]) -> Command[None] | None:
         return pause(keys) if reply[0] == _HELD else None
@@ -106,12 +107,12 @@ def pause(keys: Keys) -> Command[None]:
 
 
 def resume(keys: Keys) -> Command[None]:
-    """Let jobs be claimed again."""
+    """Let workers claim jobs again."""
     return command("resume", keys, (), lambda reply: None)
 
 
 def configure(keys: Keys, retention: Retention | str) -> Command[None]:
-    """Set what the queue keeps of finished jobs.
+    """Set the retention of finished jobs.
 
     Raises:
         UsageError: `retention` is not a `Retention`, or an age or the count in it is invalid.
@@ -131,7 +132,7 @@ def stored_retention(retention: Retention | str) -> tuple[str, int]:
 
 
 def limit(keys: Keys, rate: str, concurrency: str, group_rate: str = KEEP) -> Command[None]:
-    """Set how many jobs may start in a time, and run at once: see `bide.model.limits`."""
+    """Set the rate and the concurrency of the queue: see `bide.model.limits`."""
     return command("limit", keys, (rate, concurrency, group_rate), lambda reply: None)
 
 
@@ -156,32 +157,31 @@ def declare(keys: Keys, settings: Declared, starts: bool) -> Command[list[str] |
 
 
 def mark_data(keys: Keys, retention: Retention, pushes: bool) -> Command[bool]:
-    """Mark a queue as one of data, with its retention; whether it is one.
+    """Mark a queue as a delay queue, with its retention; return whether it is one.
 
-    It is by its first push, or if it has items already; a queue with jobs of a worker's stays as
-    it is.
+    It becomes one with its first push, or if it has items. A queue with jobs stays unchanged.
     """
     args = (retention.stored(), DATA if pushes else "maybe", retention.result_bytes())
     return command("configure", keys, args, lambda reply: reply[1] == DATA.encode())
 
 
 def purge(keys: Keys, begin: str | None) -> Command[PurgeReply]:
-    """One bounded step of removing all delayed and waiting jobs.
+    """Run one limited step of a purge: remove delayed, waiting and blocked jobs.
 
     Args:
-        keys: of the queue.
-        begin: a new id, to set the jobs aside (its repeat sets nothing more aside); None to
-            continue deleting them.
+        keys: the keys of the queue.
+        begin: a new id, to set the jobs aside; a repeat with this id sets no more aside. None to
+            continue to delete them.
     """
     return command("purge", keys, (begin or "-", SWEEP), _read_purged)
 
 
 def forget(keys: Keys) -> Command[dict[str, int]]:
-    """Remove what is left of a queue that holds nothing and has no worker.
+    """Remove the remaining data of a queue that holds nothing and has no worker.
 
     Returns:
-        Nothing, if it was removed; else how many it holds of what (see `forget.lua`), and nothing
-        was removed.
+        An empty mapping if it was removed. Otherwise the number of each kind of content (see
+        `forget.lua`), and nothing was removed.
     """
     return command(
         "forget", keys, (), lambda reply: {what.decode(): n for what, n in pieces(reply, 1, 2)}
@@ -189,37 +189,37 @@ def forget(keys: Keys) -> Command[dict[str, int]]:
 
 
 class Upgraded(NamedTuple):
-    """One step of bringing a queue to another schema."""
+    """The reply to one step of a conversion to another schema."""
 
     cursor: str
-    """With which the next step continues; `0` at the end."""
+    """The position from which the next step continues; `0` at the end."""
     changed: int
-    """How much this step has converted."""
+    """Number of values that this step has converted."""
     found: int
-    """0; or the schema of the queue, from which this target cannot be reached in one step."""
+    """0; or the schema of the queue, if the target is more than one schema away from it."""
 
 
 def upgrade(keys: Keys, target: int, cursor: str) -> Command[Upgraded]:
-    """One bounded step of bringing a queue to the next schema, or back by one.
+    """Run one limited step of a conversion to the next or the previous schema.
 
-    A step that is repeated changes nothing, and all of it may be begun again at any time.
+    A repeated step changes nothing, and the conversion may be restarted at any time.
 
     Args:
-        keys: of the queue.
+        keys: the keys of the queue.
         target: the schema.
-        cursor: what the last step has returned; `0` to begin.
+        cursor: the cursor of the last step; `0` to start.
 
     Raises:
-        UsageError: this bide does not know that schema.
+        UsageError: this release does not know the schema.
     """
     return command("upgrade", keys, (check_schema(target), cursor), _read_upgraded)
 
 
 def check_schema(schema: int) -> int:
-    """A schema that this bide knows.
+    """Return a schema if this release knows it.
 
     Raises:
-        UsageError: it does not.
+        UsageError: this release does not know it.
     """
     if not 1 <= schema <= SCHEMA:
         raise UsageError(f"bide knows the schemas 1 to {SCHEMA} here; {schema} is none of them.")
@@ -288,14 +288,14 @@ def _read_purged(reply: list[Any]) -> PurgeReply:
 
 
 CHUNK: Final = 25
-"""Jobs read per call at most. A call reads some megabytes at most, too; what is left is asked for
-by a call of its own."""
+"""Maximum jobs per call that reads them. A call also reads at most some megabytes; another call
+reads the rest."""
 
 MAX_PAGE: Final = 1_000
-"""Jobs per page at most: bounds the time one call may take on the server."""
+"""Maximum jobs per page, which limits the time of a call on the server."""
 
 MAX_UPCOMING: Final = 500
-"""The same of what is due next, for which as many of each priority are read."""
+"""Maximum upcoming jobs per call, which reads that many of each priority."""
 
 
 class QueueStats(NamedTuple):
@@ -310,14 +310,14 @@ class QueueStats(NamedTuple):
     cancelled: int
     blocked: int
     next_due_us: int
-    """When the earliest job that has not been taken is due; 0 where there is none."""
+    """When the next unclaimed job is due; 0 if there is none."""
     idle_workers: int
     paused: bool
     totals: dict[str, int]
     """Totals since the queue was first used: completed, failed, cancelled (expired among them),
     retried, reclaimed."""
     gap_us: int
-    """The last jump of the server's clock, or time in which no worker claimed; 0 for none."""
+    """The last jump of the server's clock, or the last time without a claim; 0 for none."""
     retention: Retention
     """The retention of finished jobs."""
     is_data: bool = False
@@ -346,7 +346,7 @@ class QueueStats(NamedTuple):
 
     @property
     def now(self) -> datetime:
-        """The server's time when it counted."""
+        """The server's time of the counts."""
         return from_us(self.now_us)
 
     @property
@@ -363,12 +363,12 @@ class QueueStats(NamedTuple):
 def fetch(
     keys: Keys, ids: Sequence[str], before: Sequence[Snapshot | None] = ()
 ) -> Command[list[Snapshot | None]]:
-    """Everything that is known of jobs; None for an id that is not there.
+    """Read all data of jobs; None for a job that does not exist.
 
     Args:
-        keys: of the queue.
-        ids: `CHUNK` of them at most.
-        before: what earlier calls have read, to stand before it in the result.
+        keys: the keys of the queue.
+        ids: at most `CHUNK` ids.
+        before: the results of earlier calls, which come first in the result.
     """
 
     def read(ids: Sequence[str], reply: list[Any]) -> list[Snapshot | None]:
@@ -385,7 +385,7 @@ def fetch(
 
 
 def fetch_many(keys: Keys, ids: Sequence[str]) -> list[Command[list[Snapshot | None]]]:
-    """The same for any number of jobs, in calls that share a round trip."""
+    """Read any number of jobs as `fetch` does, in calls that share a round trip."""
     return [fetch(keys, ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK)]
 
 
@@ -395,15 +395,15 @@ def counts(keys: Keys) -> Command[QueueStats]:
 
 
 def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, int]]]:
-    """Id and due time of the delayed jobs that are due next, whatever their priority.
+    """Read id and due time of the delayed jobs that are due next, of any priority.
 
     Args:
-        keys: of the queue.
-        within_us: how far to look ahead; 0 for no limit.
-        count: how many at most.
+        keys: the keys of the queue.
+        within_us: maximum time until a job is due; 0 for no limit.
+        count: maximum number of jobs.
 
     Raises:
-        UsageError: the count is not within its bounds.
+        UsageError: the count is out of range.
     """
     check_count(count, MAX_UPCOMING)
 
@@ -415,18 +415,18 @@ def upcoming(keys: Keys, within_us: int, count: int) -> Command[list[tuple[str, 
 
 
 def count_due(keys: Keys, within: Sequence[int]) -> Command[list[int]]:
-    """How many delayed jobs are due within so many seconds, for each of 32 of them at most."""
+    """Count the delayed jobs that are due within each number of seconds; at most 32 numbers."""
     args = [seconds * 1_000_000 for seconds in within]
     return command("count_due", keys, args, lambda reply: reply[2:])
 
 
 def latency(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
-    """How late jobs began and how long attempts ran, minute by minute.
+    """Read the lateness and the run times of jobs, by minute.
 
     Args:
-        keys: of the queue.
-        first: how many minutes ago the first began; 0 for the one that is under way.
-        count: how many, from the first on; 1,500 at most.
+        keys: the keys of the queue.
+        first: how many minutes ago the first minute began; 0 for the present one.
+        count: number of minutes from the first on, at most 1,500.
     """
 
     def parse(reply: list[Any]) -> list[Minute]:
@@ -436,15 +436,15 @@ def latency(keys: Keys, first: int, count: int = 1) -> Command[list[Minute]]:
 
 
 def await_end(keys: Keys, id: str, for_us: int) -> Command[str]:
-    """Wait for a job's end: its state, or `due`; its end is told over the channel `waiters`."""
+    """Return the state of a job, or `due`; its end will be published on the channel `waiters`."""
     return command("await_end", keys, (id, for_us), lambda reply: reply[2].decode())
 
 
 def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]]:
-    """The ids of a page of the jobs in one state.
+    """Read the ids of a page of the jobs in a state.
 
     Raises:
-        UsageError: there is no such state, or the page is not within its bounds.
+        UsageError: there is no such state, or the page is out of range.
     """
     if state not in LISTABLE:
         raise UsageError(f"There is no state {state!r}; give one of {', '.join(LISTABLE)}.")
@@ -455,10 +455,10 @@ def listing(keys: Keys, state: str, start: int, count: int) -> Command[list[str]
 
 
 def check_count(count: int, most: int = MAX_PAGE) -> None:
-    """Refuse a page that is too long for one call.
+    """Refuse an invalid length of a page.
 
     Raises:
-        UsageError: it is not from 0 to `most`.
+        UsageError: the length is not from 0 to `most`.
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= most:
         raise UsageError(f"count={count!r} must be a whole number from 0 to {most}.")
@@ -473,7 +473,7 @@ def _snapshot(id: str, now_us: int, item: list[Any]) -> Snapshot | None:
     known = run.priority if run else priority
     if state == b"blocked":
         known = constraints.priority
-    if run is not None and not run.started_us:  # cancelled before it was ever claimed
+    if run is not None and not run.started_us:  # cancelled before its first claim
         run = None
     return Snapshot(
         id=id,
@@ -523,55 +523,54 @@ def _read_counts(reply: list[Any]) -> QueueStats:
 
 
 MOST_STRETCHES: Final = 240
-"""Stretches of a timeline at most: bounds the time one call may take on the server, however many
-jobs there are."""
+"""Maximum intervals of a timeline, which limits the time of a call, however many jobs there are."""
 
 
 class Timeline(NamedTuple):
-    """How many jobs are due, and have ended, in each of some stretches of time."""
+    """How many jobs are due, and have ended, in each of several intervals."""
 
     now_us: int
     from_us: int
-    """Where the first stretch begins."""
+    """The start of the first interval."""
     step_us: int
     overdue: int
-    """Jobs that wait: due, and not taken."""
+    """Number of waiting jobs: due and not claimed."""
     later: int
-    """Jobs due after the last stretch."""
+    """Number of jobs due after the last interval."""
     due: tuple[int, ...]
     completed: tuple[int, ...]
-    """Of those that are kept."""
+    """Counts only jobs that are still kept, here and below."""
     failed: tuple[int, ...]
 
     @property
     def to_us(self) -> int:
-        """Where the last stretch ends."""
+        """The end of the last interval."""
         return self.from_us + self.step_us * len(self.due)
 
 
 class DuePage(NamedTuple):
-    """Jobs due in a stretch of time."""
+    """Jobs due in an interval."""
 
     now_us: int
     total: int
     jobs: list[tuple[str, int]]
-    """Id and due time of a page of them."""
+    """Id and due time of each job of a page."""
 
 
 def timeline(
     keys: Keys, step_us: int, count: int, *, offset_us: int = 0, at_us: int | None = None
 ) -> Command[Timeline]:
-    """Count what is due in `count` stretches of `step_us` each.
+    """Count the jobs of `count` intervals of `step_us` each.
 
     Args:
-        keys: of the queue.
-        step_us: how long a stretch is; the first begins at a whole multiple of it.
-        count: how many, `MOST_STRETCHES` at most.
-        offset_us: where to begin, from the server's now; negative for the past.
-        at_us: the same as a moment; it holds against `offset_us`.
+        keys: the keys of the queue.
+        step_us: the length of an interval; the first starts at a multiple of it.
+        count: the number of intervals, at most `MOST_STRETCHES`.
+        offset_us: the start, from the server's present time; negative for the past.
+        at_us: the start as a moment, instead of `offset_us`.
 
     Raises:
-        UsageError: the step or the count is not within its bounds.
+        UsageError: the step or the count is out of range.
     """
     if step_us < 1 or not 1 <= count <= MOST_STRETCHES:
         raise UsageError(
@@ -591,10 +590,10 @@ def timeline(
 def list_due(
     keys: Keys, from_us: int, to_us: int, start: int = 0, count: int = 50
 ) -> Command[DuePage]:
-    """How many jobs are due from `from_us` on and before `to_us`, and a page of them.
+    """Count the jobs that are due from `from_us` on and before `to_us`, and read a page of them.
 
     Raises:
-        UsageError: the page is not within its bounds.
+        UsageError: the page is out of range.
     """
     check_count(count)
 
@@ -606,27 +605,27 @@ def list_due(
 
 
 HOLD_US: Final = 610_000_000
-"""Microseconds for which a listener holds the stream open: ten minutes from its last read, and a
-little, because it does not say at each that it reads."""
+"""Microseconds for which a listener holds the stream open: ten minutes from its last read, and some
+seconds more, because it does not report each read."""
 
 
 class Position(NamedTuple):
-    """Where a listener reads on."""
+    """The position from which a listener continues."""
 
     after: str
-    """The id behind which the next event stands."""
+    """The id of the event before the next one."""
     gap: bool
-    """Events before that were lost."""
+    """Whether events before this position were lost."""
 
 
 def listen(keys: Keys, name: str, after: str, hold_us: int = HOLD_US) -> Command[Position]:
     """Hold the stream of events open.
 
     Args:
-        keys: of the queue.
-        name: of the listener.
-        after: the id of the event that it read last; `-` to begin with what happens next.
-        hold_us: for how long from now; 0 to let go of it.
+        keys: the keys of the queue.
+        name: the listener's name.
+        after: the id of the last event that it read; `-` for new events only.
+        hold_us: for how long from now; 0 to stop holding it open.
     """
 
     def parse(reply: list[Any]) -> Position:

@@ -1,7 +1,7 @@
-"""Which queues and workers there are.
+"""Lists queues, groups and workers.
 
-A worker says every `EVERY` seconds that it lives. What it runs at this moment, the server knows
-better: each job that runs is held under a lease, and its record names the worker.
+A worker sends a heartbeat every `EVERY` seconds. The running jobs are read from the server, which
+is more recent: each running job is held under a lease, and its record names the worker.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ EVERY: Final = 10.0
 """Seconds between two heartbeats of a worker."""
 
 ALIVE: Final = 15.0
-"""Seconds within which a live worker has given a sign of life: a heartbeat, with time to spare."""
+"""Seconds within which a live worker has given a sign of life: a heartbeat, with a margin."""
 
 
 class RunningTask(msgspec.Struct, frozen=True, array_like=True):
-    """A job that a worker runs."""
+    """A running job of a worker."""
 
     queue: str
     id: str
@@ -44,24 +44,24 @@ class RunningTask(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_TASKS: Final = 200
-"""Tasks that a worker reports, at most."""
+"""Maximum number of tasks that a worker reports."""
 
 MOST_DOING: Final = 10
-"""Jobs that a worker tells of; how many there are, it says too."""
+"""Maximum number of running jobs that a worker reports, besides their count."""
 
 
 _FORGOTTEN: Final = 3600.0
-"""Seconds after which `heartbeat.lua` may forget a worker that says nothing."""
+"""Seconds after which `heartbeat.lua` may remove a worker without a sign of life."""
 
 MOST_UNKNOWN_TASKS: Final = 10
-"""Tasks that it does not serve that a worker tells of."""
+"""Maximum number of tasks that a worker lacks and reports."""
 
 MOST_LONG_TASKS: Final = 10
-"""Tasks with a time-out above its grace that a worker tells of."""
+"""Maximum number of tasks that a worker reports because their time-out exceeds its grace."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True):
-    """What a worker says of itself."""
+    """The report of a worker about itself."""
 
     host: str = "?"
     pid: int = 0
@@ -71,29 +71,29 @@ class WorkerReport(msgspec.Struct, frozen=True):
     started_us: int = 0
     version: str = "?"
     busy: int = 0
-    """How many jobs it runs."""
+    """Number of running jobs."""
     doing: list[RunningTask] = []
-    """The first of them."""
+    """The first running jobs."""
     rss: int = 0
-    """Bytes of memory, of its children too."""
+    """Bytes of memory, including its child processes."""
     schema: int = 1
-    """The newest that it knows."""
+    """The newest schema that it knows."""
     unknown_tasks: list[str] = []
-    """Tasks that it was lately asked for, and does not serve."""
+    """Tasks of recently claimed jobs that it does not serve."""
     skew: float | None = None
-    """Seconds by which its clock is ahead of the server's; None while that is not known."""
+    """Seconds by which its clock is ahead of the server's; None if that is not known yet."""
     lease: float = 0.0
-    """Seconds for which it holds a job without renewing the lease; 0 where it does not say."""
+    """Seconds for which it holds a job without renewing the lease; 0 if it does not report them."""
     grace: float = 0.0
-    """Seconds that running jobs have when it stops; 0 where it does not say."""
+    """Seconds that running jobs have when it stops; 0 if it does not report them."""
     long_tasks: list[str] = []
-    """The first of its queues' tasks whose time-out is longer than its grace."""
+    """The first tasks of its queues whose time-out is longer than its grace."""
     has_health_port: bool = False
     """Whether its supervisor answers probes."""
     tasks: list[str] = []
-    """The first of the tasks that it serves."""
+    """The first tasks that it serves."""
     paused: bool = False
-    """It claims nothing until someone resumes it."""
+    """Whether it claims nothing until it is resumed."""
 
     @property
     def started(self) -> datetime:
@@ -152,13 +152,13 @@ class HeartbeatReply(NamedTuple):
 
     now_us: int
     stop: bool
-    """Someone wants it to stop."""
+    """Whether it was asked to stop."""
     pause: bool = False
-    """Someone wants it to claim nothing."""
+    """Whether it was asked to pause."""
 
 
 def heartbeat(keys: Keys, worker: str, about: WorkerReport | None) -> Command[HeartbeatReply]:
-    """Say that a worker lives, or with None that it stops."""
+    """Send the report of a live worker, or with None that it stops."""
     text = msgspec.json.encode(about) if about else b""
     return command(
         "heartbeat",
@@ -169,30 +169,30 @@ def heartbeat(keys: Keys, worker: str, about: WorkerReport | None) -> Command[He
 
 
 def worker_stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
-    """Ask workers to stop; `ok` or `gone` for each."""
+    """Ask workers to stop; return `ok` or `gone` for each."""
     return command("worker_stop", keys, names, lambda reply: words(reply, 2))
 
 
 def worker_pause(keys: Keys, names: Sequence[str], paused: bool) -> Command[list[str]]:
-    """Ask workers to claim nothing, or to claim again; `ok` or `gone` for each."""
+    """Ask workers to pause, or to resume; return `ok` or `gone` for each."""
     args: list[Arg] = [int(paused), *names]
     return command("worker_pause", keys, args, lambda reply: words(reply, 2))
 
 
 def workers(keys: Keys) -> Command[list[WorkerInfo]]:
-    """The workers that were heard of within an hour, dead ones too; see `tell`."""
+    """List the workers with a sign of life within the last hour, dead ones too; see `tell`."""
     return command("workers", keys, (), _read_workers)
 
 
 def queues(keys: Keys) -> Command[list[str]]:
-    """The names of all queues that were ever used, sorted; invalid names are left out."""
+    """List the names of all queues that were ever used, sorted, without invalid names."""
     return command("queues", keys, (), lambda reply: sorted(filter(is_name, words(reply[1], 0))))
 
 
 def _read_workers(reply: list[Any]) -> list[WorkerInfo]:
     seen = []
     for name, value in pairs(reply[2]).items():
-        if " " in name:  # who was asked to stop or to pause
+        if " " in name:  # requests to stop or to pause
             continue
         at_us, _, text = value.partition(b" ")
         ago = (reply[1] - number(at_us)) / 1e6
@@ -202,7 +202,7 @@ def _read_workers(reply: list[Any]) -> list[WorkerInfo]:
 
 
 def _read_about(text: bytes) -> WorkerReport:
-    """Other versions may say other things of themselves."""
+    """Parse a worker's report; other versions may send other fields."""
     try:
         return msgspec.json.decode(text, type=WorkerReport)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -210,33 +210,33 @@ def _read_about(text: bytes) -> WorkerReport:
 
 
 CHUNK: Final = 500
-"""Jobs that one call looks at."""
+"""Maximum number of jobs that one call reads."""
 
 
 class Held(NamedTuple):
-    """What one worker holds of one queue."""
+    """The jobs of one queue that one worker holds."""
 
     number: int
     for_: float
-    """Seconds until the last of its leases ends; 0 or less if they have ended."""
+    """Seconds until its last lease ends; 0 or less if all have ended."""
     doing: list[RunningTask]
     """The jobs that it has held for longest."""
 
 
 Holders = dict[str, Held]
-"""By the worker's name."""
+"""By the name of the worker."""
 
 
 def holders(
     keys: Keys, shown: int, start: int = 0, before: Holders | None = None
 ) -> Command[Holders]:
-    """Ask which workers hold jobs of a queue.
+    """Read which workers hold jobs of a queue.
 
     Args:
-        keys: of the queue.
-        shown: how many jobs of each worker to name.
-        start: how many jobs to pass over.
-        before: what earlier calls have found among these.
+        keys: the keys of the queue.
+        shown: maximum number of jobs to return for each worker.
+        start: number of jobs that earlier calls have read.
+        before: the results of earlier calls.
     """
 
     def read(reply: list[Any]) -> Holders:
@@ -257,21 +257,21 @@ def holders(
 
 
 def ask(seen: Sequence[WorkerInfo], prefix: str, shown: int = MOST_DOING) -> list[Command[Holders]]:
-    """The calls that say what workers hold; `tell` takes what came of them.
+    """Return the commands that read which jobs workers hold; `tell` takes their results.
 
     Args:
-        seen: the workers that have said something within the last hour.
-        prefix: of the keys.
-        shown: how many jobs of each worker to name.
+        seen: the result of `workers`.
+        prefix: the prefix of the keys.
+        shown: maximum number of jobs to return for each worker.
     """
     return [holders(keys_of(queue, prefix), shown) for queue in _queues(seen)]
 
 
 def tell(seen: Sequence[WorkerInfo], replies: Sequence[Holders | BideError]) -> list[WorkerInfo]:
-    """The workers that live or hold a job, with what they run now.
+    """Return the workers that live or hold a job, with their running jobs.
 
-    If a queue could not be read, for example because the caller has no permission, what a worker
-    runs of it is what the worker itself reported.
+    If a queue could not be read, for example because the caller has no permission, its running jobs
+    are those of the worker's report.
     """
     by_queue = dict(zip(_queues(seen), replies, strict=True))
     return [one for worker in seen if (one := _as_it_is(worker, by_queue)) is not None]
@@ -282,7 +282,7 @@ def _as_it_is(worker: WorkerInfo, by_queue: dict[str, Holders | BideError]) -> W
     told = [by_queue.get(queue, {}) for queue in about.queues]
     read = [found for found in told if not isinstance(found, BideError)]
     held = _sum([found[worker.name] for found in read if worker.name in found], MOST_DOING)
-    if about.lease and held.for_ > 0:  # a lease that was renewed is a sign of life, too
+    if about.lease and held.for_ > 0:  # the renewal of a lease is a sign of life, too
         worker = worker._replace(ago=min(worker.ago, max(0.0, about.lease - held.for_)))
     if not worker.alive and held.for_ <= 0:
         return None
@@ -315,13 +315,13 @@ def _task(body: bytes | None) -> str:
 
 
 PAGE: Final = 200
-"""Groups read per call, about: bounds the time one call may take on the server."""
+"""Approximate number of groups per call, which limits its time on the server."""
 
 BEGIN: Final = "0"
-"""The cursor of a first page; and what the last one returns."""
+"""The cursor for the first page, and the cursor that the last page returns."""
 
 UNSET: Final = 0
-"""In place of a number: what its jobs ask for holds."""
+"""The concurrency for the value that the jobs of the group ask for."""
 
 
 class GroupCounts(NamedTuple):
@@ -332,9 +332,9 @@ class GroupCounts(NamedTuple):
     waiting: int
     active: int
     priority: int
-    """Priority of the whole group: that of the job that was enqueued last."""
+    """The priority of the group: the priority of the job that was enqueued last."""
     concurrency: int
-    """How many of its jobs may run at once."""
+    """Maximum number of its jobs that run at once."""
     is_configured: bool
     """Whether `concurrency` was configured; otherwise it comes from the latest job, or is 1."""
     paused: bool
@@ -354,7 +354,7 @@ class GroupPage(NamedTuple):
     groups: list[GroupCounts]
     now_us: int
     turns: dict[str, int]
-    """When each has its next turn; those that have none are left out."""
+    """When each group has its next turn; groups without one are left out."""
 
 
 def configure(
@@ -364,14 +364,14 @@ def configure(
     paused: bool | None = None,
     rate: str = "-",
 ) -> Command[None]:
-    """Say how a group's jobs run; None leaves a thing as it is.
+    """Configure a group; None leaves a setting unchanged.
 
     Args:
-        keys: of the queue.
-        name: of the group.
-        concurrency: how many at once; `UNSET` for what its jobs ask for.
-        paused: whether none may begin.
-        rate: as `stored_rate` writes it; `-` leaves it as it is.
+        keys: the keys of the queue.
+        name: the group's name.
+        concurrency: maximum jobs at once; `UNSET` for the value that its jobs ask for.
+        paused: whether no job may start.
+        rate: in the form of `stored_rate`; `-` leaves it unchanged.
 
     Raises:
         UsageError: a value is invalid.
@@ -385,17 +385,17 @@ def configure(
 
 
 def counts(keys: Keys, name: str) -> Command[GroupCounts]:
-    """The number of jobs in a group by state, and the group's settings.
+    """Read the number of jobs in a group by state, and the group's settings.
 
     Raises:
-        UsageError: nothing can have that name.
+        UsageError: the name is invalid.
     """
     args = (check_name(name, "group"), BEGIN, 1)
     return command("groups", keys, args, lambda reply: _read(reply).groups[0])
 
 
 def page(keys: Keys, cursor: str) -> Command[GroupPage]:
-    """Some of the groups that have jobs or are configured; one may be told twice."""
+    """Read some of the groups that have jobs or are configured; a group may come twice."""
     return command("groups", keys, ("-", cursor, PAGE), _read)
 
 

@@ -1,4 +1,4 @@
-"""Schedules: setting, reading, pausing and removing them; sending them more of their times."""
+"""Sets, reads, pauses and removes schedules, and sends more of their times."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bide.protocol.keys import Keys
 T = TypeVar("T")
 
 PAGE: Final = 200
-"""Schedules read per call, about."""
+"""Approximate number of schedules per call that reads them."""
 
 CHUNK: Final = 100
-"""Schedules named in a call, at most."""
+"""Maximum number of names per call."""
 
 
 class Draft(NamedTuple):
@@ -30,13 +30,13 @@ class Draft(NamedTuple):
     priority: int
     task: str
     body: bytes
-    """Of its jobs; signed for the schedule, where there is a key."""
+    """The body of its jobs, signed for the schedule if there is a key."""
     constraints: str = ""
-    """What is asked of its jobs beside their due times, as `bide.model.options` writes it."""
+    """The constraints of its jobs besides their due times, as `bide.model.options` writes them."""
 
 
 class Set(NamedTuple):
-    """What became of a schedule that was to be set."""
+    """The effect of `set_schedule`."""
 
     is_changed: bool
     schedule: Schedule | None
@@ -44,25 +44,25 @@ class Set(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """What became of a schedule that was to fire at other times."""
+    """The effect of `edit_schedule`."""
 
     result: str
-    """`ok`; `same` where it does already; `stale`: another has changed it since; `gone`."""
+    """`ok`; `same`: nothing to change; `stale`: it has changed since it was read; `gone`."""
     schedule: Schedule | None
-    """As it is now; None where it is gone."""
+    """The present schedule; None if it does not exist."""
 
 
 class SchedulePage(NamedTuple):
-    """Some of a queue's schedules."""
+    """A page of a queue's schedules."""
 
     cursor: str
-    """With which the next page is asked for; `0` at the end."""
+    """The position of the next page; `0` at the end."""
     now_us: int
     schedules: list[Schedule]
 
 
 def set_schedule(keys: Keys, draft: Draft) -> Command[Set]:
-    """Set a schedule; one that fires when it did before keeps its next time."""
+    """Set a schedule; if its times do not change, it keeps its next time."""
 
     def parse(reply: list[Any]) -> Set:
         word = reply[0].decode()
@@ -84,14 +84,14 @@ def set_schedule(keys: Keys, draft: Draft) -> Command[Set]:
 def edit_schedule(
     keys: Keys, known: Schedule, timing: Timing, missed: Missed, jitter_us: int
 ) -> Command[Edited]:
-    """Have a schedule fire at other times, unless another has changed it; its jobs stay.
+    """Change the times of a schedule, unless it has changed since it was read; its jobs stay.
 
     Args:
-        keys: of the queue.
+        keys: the keys of the queue.
         known: the schedule as it was read.
-        timing: when it is to fire.
-        missed: what becomes of times that have passed.
-        jitter_us: by which its jobs are due after its times, at most.
+        timing: the new times.
+        missed: the rule for times that passed while no worker was running.
+        jitter_us: maximum time by which its jobs are due after its times.
     """
 
     def parse(reply: list[Any]) -> Edited:
@@ -109,10 +109,10 @@ def _set(
     parse: Callable[[list[Any]], T],
     ahead: tuple[Sequence[int], bool] | None = None,
 ) -> Command[T]:
-    """Set a schedule, with its times in `ahead` and whether these are all.
+    """Set a schedule; `ahead` has its next times, and whether there are no others.
 
-    The times of an expression count from a moment that only the server's clock can tell. So the
-    first command asks for it, and the second sends them.
+    The times of an expression count from a moment on the server's clock. So the first command reads
+    that moment, and the second sends the times.
     """
     timing = draft.timing
     if ahead is None:
@@ -134,26 +134,26 @@ def _set(
 
 
 def read_page(keys: Keys, cursor: str) -> Command[SchedulePage]:
-    """Read some of a queue's schedules; what cannot be read is left out (`bide fsck` says so)."""
+    """Read a page of schedules, without unreadable ones (`bide fsck` reports those)."""
     return command("schedule_list", keys, (cursor, PAGE), _read_page)
 
 
 def read_schedules(keys: Keys, names: Sequence[str]) -> Command[SchedulePage]:
-    """Read schedules by their names, `CHUNK` at most; those that are not there are left out."""
+    """Read up to `CHUNK` schedules by name; missing ones are left out."""
     return command("schedule_list", keys, ("0", PAGE, *names[:CHUNK]), _read_page)
 
 
 def refill(keys: Keys, schedule: Schedule, times: Sequence[int], closed: bool) -> Command[bool]:
-    """Send a schedule more of its times; whether they were taken."""
+    """Send more times of a schedule; return whether the server stored them."""
     args = (schedule.name, str(schedule.version), _written(times), int(closed))
     return command("schedule_refill", keys, args, lambda reply: reply[0] == b"ok")
 
 
 def refills(keys: Keys, page: SchedulePage) -> list[Command[bool]]:
-    """Send the schedules that were read more of their times.
+    """Return the commands that send more times of these schedules.
 
     Raises:
-        UsageError: an expression or its time zone cannot be read here.
+        UsageError: this machine cannot read an expression or its time zone.
     """
     return [
         refill(keys, one, *one.timing.ahead(one.seen_us, page.now_us, each=one.missed == "all"))
@@ -162,7 +162,7 @@ def refills(keys: Keys, page: SchedulePage) -> list[Command[bool]]:
 
 
 def pause_schedule(keys: Keys, name: str, paused: bool) -> Command[Schedule | None]:
-    """Let a schedule fire no more, or again; None where there is none."""
+    """Pause or resume a schedule; return None if it does not exist."""
 
     def parse(reply: list[Any]) -> Schedule | None:
         return Schedule.read(name, reply[2]) if reply[0] == b"ok" else None
@@ -171,12 +171,12 @@ def pause_schedule(keys: Keys, name: str, paused: bool) -> Command[Schedule | No
 
 
 def remove_schedules(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
-    """Remove schedules, `CHUNK` at most; for each `ok` or `gone`."""
+    """Remove up to `CHUNK` schedules; return `ok` or `gone` for each."""
     return command("schedule_remove", keys, names[:CHUNK], lambda reply: words(reply, 1))
 
 
 def run_schedule(keys: Keys, name: str, id: str) -> Command[Receipt | None]:
-    """Make a job of a schedule, due now; what came of it, or None where there is no schedule."""
+    """Create a job of a schedule, due now; return None if the schedule does not exist."""
 
     def parse(reply: list[Any]) -> Receipt | None:
         if reply[0] == b"gone":

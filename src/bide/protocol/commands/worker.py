@@ -1,13 +1,12 @@
 """The worker's side: claim, settle, extend, leave.
 
-A claim carries a number, so that its repeat after a lost reply returns what the first took. A
-settle carries the token of its claim: the server applies it if the job is still held under that
-token, answers `ok` again to a repeat, and `lost` to a worker whose lease has passed to another.
+A settle contains the token of its claim. The server applies it if the job is still held under that
+token. It answers `ok` again to a repeat, and `lost` to a worker whose lease has passed to another.
 
-The server remembers the last call of each consumer, with its number and what it took. So a call
-whose reply was lost is repeated with the same number, and its reply has what the first one took.
-The server remembers only one call of a consumer. So a session makes one call at a time, and
-concurrent calls need sessions with different names.
+The server stores the latest claim or pop of each consumer, with its number and the jobs that it
+took. If a reply was lost, the call is repeated with the same number, and returns the same jobs. The
+server stores only one call of a consumer. So a session makes one call at a time, and concurrent
+calls need sessions with different names.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from bide.protocol.commands import Arg, Command, command, pieces, raw, text, wor
 from bide.protocol.keys import Keys
 
 MAX_CLAIM: Final = 250
-"""Jobs per claim at most: bounds the time one call may take on the server."""
+"""Maximum jobs per claim, which limits the time of a call on the server."""
 
 MAX_AHEAD_US: Final = 20_000
-"""Microseconds: jobs that are due later are not claimed."""
+"""Maximum microseconds before its due time at which a job is claimed."""
 
 MAX_POP: Final = 250
-"""The same of a pop."""
+"""Maximum items per pop, for the same reason."""
 
 MAX_SETTLES: Final = 250
 MAX_ERRORS: Final = 128
 MAX_ERROR_BYTES: Final = 500_000
 MAX_SETTLE_BYTES: Final = 4_000_000
-"""Bounds of one settle call: outcomes, errors (which take the server longer, by their number and by
-their bytes), bytes of both."""
+"""Maximum of one settle call: outcomes, errors, bytes of errors, and bytes of all. Errors take the
+server longer."""
 
 MAX_NOTED: Final = 12
-"""Jobs to whose notes one `add_notes` or `items_reject` adds at most: notes may take 90 KB each,
-and are read and written. (`settle` counts the bytes, and says which outcomes to send again.)"""
+"""Maximum jobs per call of `add_notes` or `items_reject`: each reads and writes up to 90 KB of
+notes. (`settle` counts the bytes, and returns which outcomes to send again.)"""
 
 _LATER: Final = "later"
-"""How a settle says that an outcome is to be sent again."""
+"""The verdict for an outcome that must be sent again."""
 
 _MORE: Final = 1
 _LIMITED: Final = 2
-"""How a claim says what is left."""
+"""The values of a claim's field for the jobs that are left."""
 
 Outcome = Literal["complete", "retry", "fail", "snooze", "hold", "release", "cancel", "crash"]
 Verdict = Literal["ok", "full", "lost", "gone"]
-"""`full`: applied, and results that the queue kept had to be dropped to make room."""
+"""`full`: applied, but older results of the queue were dropped to make room."""
 Renewal = Literal["ok", "asked", "lost", "gone"]
 
 
@@ -60,78 +59,80 @@ class Lost(NamedTuple):
     """An attempt whose lease has ended without an outcome."""
 
     claimed: Claimed
-    """The job as it was claimed then, without its body."""
+    """The job as that attempt claimed it, without its body."""
     worker: str
-    """Who held it."""
+    """The name of the worker that held it."""
     has_failed: bool
-    """It will not be run again: too many workers have died under it."""
+    """Whether it has failed, because too many workers have died while they ran it."""
 
 
 class Claim(NamedTuple):
-    """What a claim brought."""
+    """The reply to a claim."""
 
     now_us: int
     """The server's time at the claim."""
     until_us: int
-    """When to claim again unless woken before; 0 where the worker was left without free slots."""
+    """When to claim again without a wake-up message; 0 if the worker has no free slots left."""
     deadline_us: int
-    """The next due time or end of a lease; 0 where there is none."""
+    """The next due time or end of a lease; 0 if there is none."""
     more: bool
-    """More is due than was taken or looked at: claim again as soon as there is room."""
+    """Whether more jobs are due than the claim took or read: claim again as soon as a slot is
+    free."""
     alone: bool
-    """The job taken is a suspect: nothing may be claimed beside it."""
+    """Whether the claimed job is a suspect: no other job may run beside it."""
     drain: bool
-    """A suspect waits for a worker that runs nothing else: finish what runs, then claim."""
+    """Whether a suspect waits for an idle worker: finish the running jobs, then claim."""
     jobs: list[Claimed]
     stale: bool = False
-    """The server has seen a later claim of this worker."""
+    """Whether the server has seen a later claim of this worker."""
     post: bool = False
-    """Something is to be told to, or asked of, another queue."""
+    """Whether there are messages to other queues: see `enqueue.read_outbox`."""
     thin: Sequence[str] = ()
-    """Schedules that want to be sent more of their times."""
+    """Schedules of which the server needs more times."""
     soon: bool = False
-    """The deadline is the due time of a job, which can be claimed ahead."""
+    """Whether the deadline is the due time of a job, which can be claimed ahead."""
     limited: bool = False
-    """More is due, and a limit of the queue holds it back: until the deadline, or a job's end."""
+    """Whether a limit holds back due jobs, until the deadline or the end of a job."""
     read_us: int = 0
-    """The server's time when the reply was on its way, if it is known; else 0."""
+    """The server's time when it sent the reply; 0 if it is not known."""
     lost: Sequence[Lost] = ()
-    """Jobs whose leases this claim has found to have ended; a repeat does not name them again."""
+    """Attempts whose leases this claim has found ended; a repeat of the claim does not name
+    them."""
 
 
 class Popped(NamedTuple):
-    """What a pop brought."""
+    """The reply to a pop."""
 
     bodies: list[bytes]
-    """What was taken, one of each of `ids`."""
+    """The removed items, in the order of `ids`."""
     more: bool
-    """Fewer than were asked for, though there may be more: pop again."""
+    """Whether there may be more items although the reply has fewer than requested: pop again."""
     refused: int
-    """How many jobs were met that are no data; they have failed by this."""
+    """Number of jobs among the items; the pop has failed them."""
     lost: int = 0
-    """Of how many items that the call took its repeat came too late."""
+    """Number of items that the call removed, and that its repeat, which came too late, has lost."""
     not_data: bool = False
-    """The queue holds jobs of a worker's, and no data; they are as they were."""
+    """Whether the queue holds jobs and no data; the jobs are unchanged."""
     stale: bool = False
-    """The server has seen a later call of this consumer."""
+    """Whether the server has seen a later call of this consumer."""
     ids: Sequence[str] = ()
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How a run ended."""
+    """The outcome of a run."""
 
     outcome: Outcome
     due: str = ""
-    """When the job is due again: `retry`, `snooze`, `hold`."""
+    """When the job is due again, for `retry`, `snooze` and `hold`."""
     data: bytes = b""
-    """Its result or its error; or, if the worker does not serve its task, that error."""
+    """The result or the error, also the error of a worker that does not serve the task."""
     keep: str = ""
-    """How long to keep the job that has ended; by default as long as the queue keeps such jobs."""
+    """How long to keep the finished job; by default as the queue is configured."""
     has_started: bool = False
-    """Whether a job that is released has started, or may have."""
+    """Whether a released job has started, or may have."""
 
     def settle(self, job: Claimed, started_us: int = 0) -> Settle:
-        """Return this outcome as that of a claimed job, which started then."""
+        """Return this as the outcome of a claimed job, which started at `started_us`."""
         return Settle(
             job.id,
             job.token,
@@ -145,7 +146,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """How the run of one claimed job ended; the fields of `Ended` mean the same."""
+    """The outcome of the run of a claimed job; fields as in `Ended`."""
 
     id: str
     token: int
@@ -159,7 +160,7 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobNote(msgspec.Struct, frozen=True, gc=False):
-    """Something that a running job says of itself."""
+    """A log line, or the progress, of a running job."""
 
     id: str
     token: int
@@ -179,44 +180,44 @@ def claim(
     ahead_us: int = 0,
     slots: int = 0,
 ) -> Command[Claim]:
-    """Take up to `count` due jobs, and jobs that are due a moment later.
+    """Claim up to `count` due jobs, and jobs that are due a moment later.
 
     Args:
-        keys: of the queue.
-        worker: who claims.
-        seq: the number of this claim; a repeat carries the same.
-        count: how many at most.
-        lease_us: how long they are held without being extended.
-        busy: how many jobs the worker runs already.
-        arm: 2: with free slots left it waits for what is due next; 1: it does if nothing was
-            taken; 0: it does not, and another is called to keep the time; 3: as 2, and the reply
-            is `limited` also if the rate of a group holds a due job back.
-        flags: with "n" in it, the newest of the jobs that are due come first, of each priority.
-            And of jobs that a worker without their task returned: with "e" in it, they are
-            taken also before they are due again; with "s", this worker has run one.
-        ahead_us: jobs are also taken that are due within this time, `MAX_AHEAD_US` at most. The
-            worker starts each of them when it is due.
-        slots: how many jobs may be taken if any of them is not due yet.
+        keys: the keys of the queue.
+        worker: the name of the worker.
+        seq: the number of this claim; a repeat has the same number.
+        count: maximum number of jobs.
+        lease_us: how long the jobs are held if their leases are not renewed.
+        busy: number of jobs that the worker runs already.
+        arm: whether the worker waits for the next due time. 2: if it has free slots left. 1: if it
+            claimed nothing. 0: no, and another worker is woken as the timekeeper. 3: as 2, and the
+            reply is `limited` also if the rate of a group holds back a due job.
+        flags: letters. "n": of each priority, claim the newest due jobs first. "e": claim jobs that
+            a worker without their task returned, even before they are due again. "s": this worker
+            has run such a job.
+        ahead_us: also claim jobs that are due within this time, at most `MAX_AHEAD_US`. The worker
+            starts each of them when it is due.
+        slots: maximum number of jobs if any of them is not due yet.
     """
     args = (worker, seq, min(count, MAX_CLAIM), lease_us, busy, arm, flags, ahead_us, slots)
     return command("claim", keys, args, _read_claim)
 
 
 def server_time(keys: Keys) -> Command[int]:
-    """The server's time in microseconds, read after the calls before it in a round trip."""
+    """Read the server's time in microseconds, after the calls before it in the round trip."""
     return command("server_time", keys, (), lambda reply: int(reply[1]))
 
 
 def pop(keys: Keys, consumer: str, seq: int, count: int, previous_us: int) -> Command[Popped]:
-    """Take up to `count` items off the queue that were due `previous_us` ago, for good."""
+    """Remove and return up to `count` items that became due at least `previous_us` ago."""
     args = (consumer, seq, min(count, MAX_POP), previous_us)
     return command("pop", keys, args, _read_popped)
 
 
 def reject_items(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[list[str]]:
-    """Have items that were popped fail after all; `refused` is (id, error) of `MAX_NOTED` at most.
+    """Fail popped items; `refused` has id and error of at most `MAX_NOTED` items.
 
-    For each `ok`, or `gone` for what retention has removed meanwhile.
+    The result for each is `ok`, or `gone` if its retention has ended meanwhile.
     """
     args: list[Arg] = []
     for id, error in refused:
@@ -225,12 +226,12 @@ def reject_items(keys: Keys, refused: Sequence[tuple[str, bytes]]) -> Command[li
 
 
 def settle(keys: Keys, settles: Sequence[Settle], late: str = "") -> Command[list[Verdict]]:
-    """Apply outcomes; one verdict for each.
+    """Record outcomes; return a verdict for each.
 
     Args:
-        keys: of the queue.
+        keys: the keys of the queue.
         settles: the outcomes.
-        late: how late jobs have started since the last report: see `LatenessBuffer`.
+        late: the lateness of jobs that have started since the last report: see `LatenessBuffer`.
     """
     return _settle(keys, settles, [_LATER] * len(settles), late)
 
@@ -238,7 +239,7 @@ def settle(keys: Keys, settles: Sequence[Settle], late: str = "") -> Command[lis
 def _settle(
     keys: Keys, settles: Sequence[Settle], before: Sequence[str], late: str = ""
 ) -> Command[list[Verdict]]:
-    """Apply the outcomes that have no verdict yet, as often as the server leaves some for later."""
+    """Record the outcomes without a verdict; repeat this while the server leaves some for later."""
     args: list[Arg] = []
     for settle, verdict in zip(settles, before, strict=True):
         if verdict == _LATER:
@@ -265,7 +266,7 @@ def _settle(
 
 
 def fitting(settles: Iterable[Settle]) -> int:
-    """How many of the first settles fit one call: by count, by errors, by bytes after the first."""
+    """Return how many settles fit one call, by count, errors and bytes; at least one."""
     size = errors = error_size = count = 0
     for settle in islice(settles, MAX_SETTLES):
         size += len(settle.data)
@@ -282,7 +283,7 @@ def fitting(settles: Iterable[Settle]) -> int:
 def extend(
     keys: Keys, lease_us: int, held: Sequence[tuple[str, int]], late: str = ""
 ) -> Command[list[Renewal]]:
-    """Renew leases; `held` is (id, token) of each job, `late` the same as of `settle`."""
+    """Renew leases; `held` has id and token of each job; `late` as for `settle`."""
     args: list[Arg] = [lease_us]
     for id, token in held:
         args += (raw(id), f"{token:016d}")
@@ -292,7 +293,7 @@ def extend(
 
 
 def add_notes(keys: Keys, said: Sequence[JobNote]) -> Command[None]:
-    """Add what jobs say of themselves to their notes; not of one that another has claimed since."""
+    """Add notes to jobs, except jobs that another worker has claimed since."""
     args: list[Arg] = []
     for note in said:
         args += (raw(note.id), f"{note.token:016d}", note.kind, note.text)
@@ -300,7 +301,7 @@ def add_notes(keys: Keys, said: Sequence[JobNote]) -> Command[None]:
 
 
 def worker_leave(keys: Keys, worker: str) -> Command[None]:
-    """Drop what the queue remembers of a worker that stops."""
+    """Remove the queue's data about a worker that stops."""
     return command("worker_leave", keys, (worker,), lambda reply: None)
 
 
@@ -346,14 +347,15 @@ Kind = Literal["claim", "pop"]
 
 
 class ClaimSession:
-    """A consumer and its latest call: a worker at one queue, or one taker of data."""
+    """A consumer and its latest call: a worker at one queue, or a consumer of a delay queue."""
 
     def __init__(self, consumer: str) -> None:
         self.consumer: Final = consumer
         self.pid: Final = os.getpid()
-        """The process of the session. A forked child must not use it: both would get the same."""
+        """The process of the session. A forked child must not use it: both would receive the same
+        jobs."""
         self.pending: Kind | None = None
-        """The kind of a call whose reply has not been read: it may have taken something."""
+        """The kind of a call whose reply was not read: it may have taken jobs."""
         self.is_timekeeper = False
         """Whether the server relies on this consumer to claim again at the next due time."""
         self.until = 0.0
@@ -392,7 +394,7 @@ class ClaimSession:
         self._answered()
         if not reply.stale:
             self.is_timekeeper = reply.until_us > 0
-        # Counted from the arrival of the reply, each wait would be longer by the reply's travel.
+        # Counted from the arrival of the reply, each wait would include the reply's transfer time.
         self.until = sent + (reply.until_us - reply.now_us) / 1e6 if reply.until_us else 0.0
 
     def pop(self, keys: Keys, count: int, previous_us: int) -> Command[Popped]:
@@ -409,7 +411,7 @@ class ClaimSession:
         self.pending = None
 
     def is_news(self, caller: str) -> bool:
-        """Whether a wake-up message is a reason to claim again.
+        """Return whether a wake-up message is a reason to claim again.
 
         The server sends such a message to find a backup for a timekeeper. It goes to the consumer
         that has listened longest, which may be the timekeeper itself. Then it claims again, and is
