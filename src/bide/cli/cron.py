@@ -1,4 +1,4 @@
-"""`bide cron`: schedules, when they fire next, and what can be done with them."""
+"""`bide cron`: lists, runs, pauses, resumes and deletes schedules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cron(url: str | None, prefix: str | None) -> None:
 @site_options
 @json_option
 def ls(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
-    """List schedules, with when each fires next."""
+    """List schedules, with the next time of each."""
     found = _all(site, queues)
     show(
         as_json,
@@ -77,7 +77,7 @@ COLUMNS: Final = [
     Column("last", _last),
     Column("fired", lambda seen: _fired(seen.schedule), right=True),
 ]
-"""Of a table of schedules."""
+"""The columns of a table of schedules."""
 
 
 @cron.command("next")
@@ -89,7 +89,7 @@ COLUMNS: Final = [
 def next_(
     names: tuple[str, ...], queues: tuple[str, ...], limit: int, site: Site, as_json: bool
 ) -> None:
-    """List when schedules fire next: those that are named, or all."""
+    """List the next times of the named schedules, or of all."""
     found = _meant(site, names, queues) if names else _all(site, queues)
     times = sorted(
         (at, seen.schedule.name, seen.queue, seen.now)
@@ -110,7 +110,7 @@ def next_(
 
 
 def _verb(function: Callable[[Schedules, FoundSchedule], None]) -> None:
-    """Add a command that does something with each schedule that is named."""
+    """Add a command that calls a function with each named schedule."""
 
     @cron.command(function.__name__, help=function.__doc__)
     @click.argument(
@@ -170,7 +170,7 @@ def _all(site: Site, queues: Sequence[str]) -> list[FoundSchedule]:
 
 
 def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[FoundSchedule]:
-    """The schedules of these names, each of which one queue alone must have."""
+    """Return the schedules of these names; each must exist in exactly one queue."""
     there = _all(site, queues)
     meant = []
     for name in dict.fromkeys(names):
@@ -190,7 +190,7 @@ def _meant(site: Site, names: Sequence[str], queues: Sequence[str]) -> list[Foun
 
 
 def print_summary(counts: dict[str, QueueStats]) -> None:
-    """Which queues have schedules, and when the first of them fires; nothing where none has."""
+    """Print which queues have schedules, and the next time; nothing without schedules."""
     for name, each in counts.items():
         if each.schedules:
             in_ = (each.next_fire_us - each.now_us) / 1e6

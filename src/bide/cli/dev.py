@@ -1,18 +1,19 @@
-"""One command for development: a server that keeps its data, and a worker that follows the source.
+"""`bide dev`: a server that keeps its data, and workers that restart when the source changes.
 
-    dev ──starts──> server     its data in `.bide/`, gone when dev is gone
-        ──line────> worker     another whenever a source changes; for several, their supervisor
-        ──starts──> command    what else was asked for
+    dev ──starts──> server     keeps its data in `.bide/`, ends with dev
+        ──line────> worker     restarted when a source changes; for several workers, a supervisor
+        ──starts──> command    the dashboard, and the COMMAND of the command line
 
-Every part has a session of its own, so that Ctrl-C reaches `dev` alone, which stops them in order.
-A part learns from its end of a line, or from a watcher's, that `dev` was killed, and ends too.
+Each of these processes leads a session of its own, so Ctrl-C reaches only `dev`, which stops them
+in order. If `dev` is killed, the pipe to each process (the line), or to its watcher, closes, and
+the process ends.
 
-The worker gets its plan over the line, and says there whether it ended by a mistake in the source.
-It stops when the line ends, because then `dev` is dead. `dev` itself binds the page's address, so
-that the address is known, and taken, before the page has started.
+The worker receives its configuration over the line, and reports there whether an error in the
+source has ended it. `dev` itself binds the dashboard's address, so that the address is known and in
+use before the dashboard has started.
 
-The watcher looks at each file's time of change. It spends at most a twentieth of one processor on
-it, whatever the size of the tree.
+`Sources` polls the modification time of each file. This takes at most a twentieth of one processor,
+whatever the size of the tree.
 """
 
 from __future__ import annotations
@@ -81,15 +82,16 @@ class DevConfig(msgspec.Struct, frozen=True):
     """The arguments of the `bide.Worker` of each."""
     log: logs.Settings
     path: list[str]
-    """Where modules are looked for first."""
+    """The first directories in which modules are looked up."""
     outbox: str | None = None
-    """The outbox whose rows the first worker sends too, as `module:name`."""
+    """The outbox whose rows the first worker also sends, as `module:name`."""
 
 
 def run_worker() -> None:
-    """Run the worker, or the supervisor of several: the program that `dev` starts.
+    """Run a worker, or a supervisor of several: the program that `dev` starts.
 
-    If it ends because of a mistake, which it has shown, it reports that another would end so too.
+    If an error in the source ends it, it shows the error, and reports that a restart would not
+    help.
     """
     line = socket.socket(fileno=int(sys.argv[-1]))
     line.setblocking(True)
@@ -119,7 +121,7 @@ def run_worker() -> None:
             worker.run(beside=beside)
     except BaseException as error:
         told = [f"Error: {error}"]
-        if not isinstance(error, BideError):  # the traceback, from the application's first line on
+        if not isinstance(error, BideError):  # show the application's part of it
             trace = from_application(error.__traceback__)
             told = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
         sys.stderr.writelines(f"{printable(text)}\n" for text in told)
@@ -140,8 +142,8 @@ _NEEDS: Final = ("jinja2", "starlette", "uvicorn")
 def serve_page() -> None:
     """Run the dashboard: the program that `dev` starts.
 
-    Requests from this machine may change things. Its arguments are the outbox, if there is one, the
-    directories that modules are looked for in first, and the number of the socket.
+    Requests from this machine have the role of operators. The arguments are the outbox, if there is
+    one, the first directories in which modules are looked up, and the number of the socket.
     """
     from bide.web import app
     from bide.web.application import serve
@@ -152,7 +154,7 @@ def serve_page() -> None:
     if outbox:
         try:
             shown[outbox] = load_outbox(outbox)
-        except Exception as error:  # whatever the application raises; the worker shows where
+        except Exception as error:  # any error of the application; the worker shows its traceback
             _say(
                 f"the dashboard shows no rows of {outbox} ({printable(str(error))}); restart "
                 "`bide dev` when that is mended"
@@ -163,7 +165,7 @@ def serve_page() -> None:
 
 _LOOK_EVERY: Final = 0.01
 SPARE: Final = 3.0
-"""Seconds beyond its grace after which what does not end is killed."""
+"""Seconds after its grace until a process that has not ended is killed."""
 
 _WATCH: Final = """
 trap '' HUP INT TERM
@@ -194,7 +196,7 @@ class DevProcess:
         pass_fds: Sequence[int] = (),
         stdout: int | None = None,
     ) -> DevProcess:
-        """Start a program; OSError where there is none to start."""
+        """Start a program; raise OSError if it does not exist."""
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -206,13 +208,13 @@ class DevProcess:
         return cls(process, grace)
 
     async def ended(self) -> int:
-        """Wait for its end; the exit code, or the negative number of the signal."""
+        """Wait for its end; return the exit code, or the negative number of the signal."""
         while (code := self._process.poll()) is None:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_LOOK_EVERY)
         return code
 
     def watch(self) -> None:
-        """Have it end if this process is killed; for programs that have no line to us."""
+        """End it if this process is killed; for programs without a line."""
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH, "sh", str(self._process.pid), str(ceil(self._patience))],
             stdin=subprocess.PIPE,
@@ -223,7 +225,7 @@ class DevProcess:
         )
 
     def hurry(self) -> None:
-        """Ask it to end; the second time without waiting for jobs, the third at once."""
+        """Ask it to end; the second call does not wait for jobs, the third kills it."""
         self._hurries += 1
         if self._hurries > 2:
             linux.kill_session(self._process.pid)
@@ -231,7 +233,7 @@ class DevProcess:
             self._process.terminate()
 
     async def end(self) -> None:
-        """Have it end, and all that it has started."""
+        """End it, and all processes that it has started."""
         if not self._hurries:
             self.hurry()
         try:
@@ -249,7 +251,7 @@ class DevProcess:
 
 
 def find_program(text: str, here: Path) -> Program:
-    """From `app.py`, `shop/tasks.py` or `shop.tasks` to the module.
+    """Return the module of `app.py`, `shop/tasks.py` or `shop.tasks`.
 
     A file of a package is imported as one: from the directory above the topmost `__init__.py`.
     """
@@ -277,13 +279,14 @@ def find_program(text: str, here: Path) -> Program:
 
 
 LOOK_EVERY: Final = 0.25
-"""Seconds between two looks at least."""
+"""Minimum seconds between two polls."""
 
 _SHARE: Final = 20
-"""A look is followed by a pause of so many times its own length."""
+"""The pause after a poll, as a multiple of the poll's duration."""
 
 _SETTLED: Final = 0.05
-"""Seconds without a further change after which a change is whole: a checkout writes many files."""
+"""Seconds without another change after which the worker is restarted: a checkout writes many
+files."""
 
 _NEVER: Final = frozenset({"node_modules", "__pycache__", "site-packages"})
 
@@ -293,18 +296,18 @@ _Stamp = tuple[int, int]
 class Sources:
     """The Python files below some directories, and each directory's pyproject.toml.
 
-    Left out are hidden directories, environments (`pyvenv.cfg`), and what is not one's own source.
+    Hidden directories, virtual environments (`pyvenv.cfg`) and installed packages are left out.
     """
 
     def __init__(self, roots: Iterable[Path]) -> None:
-        """Look for the first time."""
+        """Read the modification times for the first time."""
         wanted = list(dict.fromkeys(roots))
         self._roots = [root for root in wanted if not {*wanted} & {*root.parents}]
         self._pause = LOOK_EVERY
         self._seen = self._look()
 
     async def changed(self) -> list[str]:
-        """Wait until files have changed, come or gone; their paths, sorted."""
+        """Wait until files were changed, added or removed; return their paths, sorted."""
         names: set[str] = set()
         while True:
             await asyncio.sleep(_SETTLED if names else self._pause)
@@ -314,7 +317,7 @@ class Sources:
             names |= more
 
     def changes(self) -> set[str]:
-        """What has changed since the last look."""
+        """Return the paths that have changed since the last poll."""
         before, self._seen = self._seen, self._look()
         return {path for path, _ in before.items() ^ self._seen.items()}
 
@@ -330,7 +333,7 @@ def _files(root: str) -> Iterator[tuple[str, _Stamp]]:
     while left:
         try:
             entries = list(os.scandir(left.pop()))
-        except OSError:  # it has just gone, or is not ours to read
+        except OSError:  # it was just removed, or we have no permission to read it
             continue
         if any(entry.name == "pyvenv.cfg" for entry in entries):
             continue
@@ -347,31 +350,31 @@ def _files(root: str) -> Iterator[tuple[str, _Stamp]]:
 
 
 HOME: Final = ".bide"
-"""Where the server keeps its data, in the directory one stands in."""
+"""The server's data directory, inside the working directory."""
 
 GRACE: Final = 3.0
-"""Seconds that running jobs get when the worker is replaced; then they are released."""
+"""Seconds that running jobs have when the worker is restarted; then they are released."""
 
 _AGAIN: Final = 1.0
-"""Seconds after which a worker that died at work is replaced."""
+"""Seconds until a worker that died is restarted."""
 
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
 class Dev:
-    """A server, workers, a page, and what else is wanted, until a signal."""
+    """A server, workers, the dashboard, and a command of yours, until a signal."""
 
     root: Path
-    """The directory that its modules are imported from."""
+    """The directory from which modules are imported."""
     workers: Sequence[dict[str, Any]]
     """The arguments of the `bide.Worker` of each."""
     log: logs.Settings
-    """Format and level of what it logs."""
+    """Format and level of its logs."""
     command: Sequence[str] = ()
-    """A program to run beside it, which finds the server in $BIDE_URL."""
+    """A program to run beside the workers, with the server's URL in $BIDE_URL."""
     outbox: str | None = None
-    """The outbox whose rows a worker sends too, as `module:name`."""
+    """The outbox whose rows a worker also sends, as `module:name`."""
 
     def __post_init__(self) -> None:
         self._here = Path.cwd()
@@ -381,7 +384,7 @@ class Dev:
         self._last_report: WorkerEvent | None = None
 
     def run(self) -> None:
-        """Run until SIGINT, SIGTERM or SIGHUP, and leave nothing behind."""
+        """Run until SIGINT, SIGTERM or SIGHUP, and end all processes."""
         linux.become_subreaper()
         home = self._here / HOME
         home.mkdir(exist_ok=True)
@@ -417,7 +420,7 @@ class Dev:
                 for duty in duties:
                     duty.cancel()
                 await asyncio.gather(*duties, return_exceptions=True)
-        with contextlib.suppress(OSError):  # one that was killed leaves it
+        with contextlib.suppress(OSError):  # a killed server leaves it behind
             (home / "server.sock").unlink()
         _say("everything has stopped")
 
@@ -474,7 +477,7 @@ class Dev:
     async def _wait_to_replace(
         self, code: int, is_mistaken: bool, *until: asyncio.Task[Any]
     ) -> None:
-        """A worker has ended: one that died is replaced; one with a mistake in it waits for you."""
+        """Handle the end of a worker: restart it, or after an error in the source wait."""
         if is_mistaken:
             _say("no worker runs until you save a source file")
         else:
@@ -501,7 +504,7 @@ class Dev:
     async def _run_beside(
         self, name: str, command: Sequence[str], pass_fds: Sequence[int] = ()
     ) -> None:
-        """A program beside the worker, to its end or ours."""
+        """Run a program beside the worker, until it or `dev` ends."""
         try:
             part = DevProcess.start(
                 command, GRACE, environment=self._environment, pass_fds=pass_fds
@@ -529,7 +532,7 @@ class Dev:
 
 @contextlib.contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Hold the directory, unless another `bide dev` does; the file says who."""
+    """Lock the directory, unless another `bide dev` holds the lock; the file has its process id."""
     number = os.open(home / "dev.lock", os.O_RDWR | os.O_CREAT, 0o600)
     with open(number, "r+") as file:
         try:
@@ -562,10 +565,10 @@ def _say(text: str) -> None:
 
 
 class _BesideCommand(click.Command):
-    """A command whose line has another program after `--`, also if its arguments are left out."""
+    """A command that takes another program after `--`, even without arguments before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the other program aside."""
+        """Separate the other program from the arguments."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_BESIDE] = args[at + 1 :]
         return super().parse_args(ctx, args[:at])
@@ -580,7 +583,7 @@ _BESIDE: Final = "bide.cli.dev.beside"
 @queues_option("Queue to serve; repeat for more.  [default: the queues of APP]")
 @option("-c --concurrency", "N", "Maximum number of jobs that run at once.")
 @option("-x --executor", "", "Executor, as for `bide worker`.", type=click.Choice(EXECUTORS))
-@option("--outbox", "OUTBOX", "Send and show the rows of an outbox too: shop.db:outbox.")
+@option("--outbox", "OUTBOX", "Outbox whose rows are sent and shown too: shop.db:outbox.")
 @option("--log-format", "", "Log format, as for `bide worker`.", type=click.Choice(LOG_FORMATS))
 @click.pass_context
 def dev(

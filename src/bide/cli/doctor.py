@@ -1,8 +1,8 @@
-"""`bide doctor`: whether this server, and this machine, are fit for jobs.
+"""`bide doctor`: checks whether the server and this machine are ready for jobs.
 
-A finding is `ok`; or `warn` where jobs are safe today and may not be tomorrow; or `fail` where
-they are lost, refused or late now, or would be without a word; or `note` for what a person may
-want to know. One that is not ok says what to do; so may one that is.
+The verdict of a check is `ok`; `warn` if jobs are safe now but a crash or a failover may lose some;
+`fail` if jobs are lost, refused or late; or `note` for information. A finding that is not `ok`
+names the repair, and so may one that is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Verdict = Literal["ok", "warn", "fail", "note"]
 
 
 Result = tuple[Verdict, str, str]
-"""What a check says: its verdict, why, and what to do; the last may be empty."""
+"""The result of a check: verdict, finding, and repair, which may be empty."""
 
 
 class CheckResult(NamedTuple):
@@ -44,7 +44,7 @@ class CheckResult(NamedTuple):
 
 
 def diagnose(readings: Sequence[Readings]) -> list[CheckResult]:
-    """Everything that can be said; what is not so of all nodes names those of which it is."""
+    """Return all findings; a finding that does not apply to all nodes names its nodes."""
     found: dict[CheckResult, list[str]] = {}
     for one in readings:
         for finding in _all_of(one):
@@ -60,7 +60,7 @@ def diagnose(readings: Sequence[Readings]) -> list[CheckResult]:
 
 
 def _all_of(readings: Readings) -> Iterator[CheckResult]:
-    """The findings on one server; a check that cannot be done says why."""
+    """Yield the findings on one server; if a check cannot run, its finding has the reason."""
     for check, (command, function) in CHECKS.items():
         is_skipped = readings.lost and function not in (_client, _server)
         found = [] if is_skipped else [CheckResult(check, *said) for said in function(readings)]
@@ -71,12 +71,12 @@ def _all_of(readings: Readings) -> Iterator[CheckResult]:
 
 
 def unknown(check: str, why: str) -> CheckResult:
-    """A check that cannot be done."""
+    """Return the result of a check that cannot run."""
     return CheckResult(check, "note", f"not known: {why}")
 
 
 def parted(sentence: str) -> tuple[str, str]:
-    """What is wrong, and what to do: both stand in the sentence of an error."""
+    """Split the sentence of an error into problem and repair."""
     wrong, _, fix = sentence.partition("; ")
     return wrong, fix[:1].upper() + fix[1:]
 
@@ -131,12 +131,12 @@ _FIXED: Final[dict[str, tuple[tuple[int, int, int], ...]]] = {
     "Redis": ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)),
     "Valkey": ((7, 2, 11), (8, 0, 6), (8, 1, 4)),
 }
-"""The first release of each series whose Lua has no known holes: CVE-2025-46817, -46818, -46819 and
--49844, as the projects' release notes of October 2025 say."""
+"""The first release of each series whose Lua has none of these vulnerabilities: CVE-2025-46817,
+-46818, -46819 and -49844, according to the projects' release notes of October 2025."""
 
 
 def _fixed_release(name: str, version: tuple[int, ...]) -> str | None:
-    """The release to upgrade to; None where this one is good."""
+    """Return the release to upgrade to; None if this one is not vulnerable."""
     releases = _FIXED[name]
     later = next((fixed for fixed in releases if fixed[:2] >= version[:2]), None)
     if later is None or version >= later:
@@ -242,7 +242,7 @@ def _persistence(readings: Readings) -> Iterator[Result]:
 
 
 def _fsync(mode: str | None) -> Result:
-    """What a crash of the server's machine loses of what is in the append-only file."""
+    """Return how much of the append-only file a crash of the server's machine may lose."""
     if mode == "always":
         return "ok", "append-only file, appendfsync always: a crash loses no acknowledged job", ""
     loss = {"no": "all that the system had not written", "everysec": "about the last second"}
@@ -364,12 +364,12 @@ CHECKS: Final[dict[str, tuple[str, Callable[[Readings], Iterator[Result]]]]] = {
     "clients": ("INFO", _clients),
     "hz": ("INFO", _hz),
 }
-"""Every check in its order, and the command without which it has nothing to say; empty for those
-that always have something, and those that are of some servers only."""
+"""Every check in its order, and the command that it needs; empty for checks that need none, and for
+checks of some servers only."""
 
 
 def _delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Result]:
-    """Whether a Timer moves the delayed jobs of RQ's queues; nothing where there are none."""
+    """Check whether a Timer moves the delayed jobs of RQ's queues; yield nothing without jobs."""
     if sets is None:
         yield "note", "RQ's keys are denied, so its delayed jobs are not checked", ""
         return
@@ -396,14 +396,14 @@ def _delayed_jobs_of_rq(sets: Sequence[DelaySet] | None) -> Iterator[Result]:
 
 
 _UNSENT: Final = 10.0
-"""Seconds after which a row should have been sent, if a relay runs."""
+"""Seconds after which a running relay should have sent a row."""
 
 
 def _outbox(ctx: click.Context, outbox: OutboxLike, path: str) -> Iterator[Result]:
     program, is_default = ctx.find_root().command_path, path == ctx.lookup_default("outbox")
     try:
         stats = outbox.stats()
-    except Exception as error:  # of the application's own database and driver
+    except Exception as error:  # any error of the application's database and its driver
         told = str(getattr(error, "orig", error)).strip()
         create = "run `manage.py migrate`" if is_default else "create its tables"
         yield "fail", f"its database cannot be read ({told})", f"start it, and {create}"
@@ -521,7 +521,7 @@ def _served(site: Site) -> tuple[list[WorkerInfo] | None, dict[str, QueueStats]]
 
 
 def _scripts(site: Site, is_lost: bool) -> CheckResult:
-    """Whether bide's scripts may run: an ACL, a managed service or a full disk may prevent it."""
+    """Check whether scripts may run: an ACL, a managed service or a full disk may prevent it."""
     if is_lost:
         return unknown("scripts", "the server did not answer")
     try:

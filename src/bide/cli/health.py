@@ -1,8 +1,8 @@
-"""For monitoring: `bide health`, whether jobs run on time, and `bide metrics`, for Prometheus.
+"""For monitoring: `bide health`, `bide fsck`, and `bide metrics` for Prometheus.
 
-`bide health` is for probes of containers and monitors: it imports no code of the application, asks
-the server a few times, and says with its exit code what it found. Where no queue is named, it also
-looks at the delayed jobs of RQ's queues, which a Timer is to move.
+`bide health` is for probes of containers and for monitors. It imports no code of the application,
+makes a few calls, and returns the result as its exit code. Without `--queue`, it also checks the
+delayed jobs of RQ's queues, which a Timer moves.
 """
 
 from __future__ import annotations
@@ -127,14 +127,14 @@ def _served(counts: dict[str, QueueStats], workers: Sequence[WorkerInfo]) -> str
 
 
 _LATER: Final = 1.0
-"""Seconds within which a queue is in the list after its first job."""
+"""Seconds from the first job of a queue until the queue must be in the list."""
 
 
 class Found(NamedTuple):
-    """A finding, and where."""
+    """A finding and its queue."""
 
     queue: str
-    """Empty where it is of none."""
+    """The queue; empty if the finding is about no queue."""
     finding: Finding
 
 
@@ -170,7 +170,7 @@ def fsck(
 
 
 def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
-    """Look at these queues, or at all and the lists of queues and workers; each finding once."""
+    """Check these queues, or all queues and the lists; yield each finding once."""
     if queues:
         names = site.known(queues)
     else:
@@ -181,7 +181,7 @@ def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
         ]
         yield from lists
         if any(each.finding.kind == ops.TYPE for each in lists):
-            return  # which queues there are cannot be known
+            return  # the list of queues cannot be read
         yield from _look_for_queues(site, repair)
         names = site.queues()
     for name in filter(_can_be, names):
@@ -193,7 +193,7 @@ def look(site: Site, queues: tuple[str, ...], repair: bool) -> Iterator[Found]:
 
 
 def _look_for_queues(site: Site, repair: bool) -> Iterator[Found]:
-    """Those that the list has not; one that is new is in it a moment after its first job."""
+    """Yield queues missing in the list; a new queue is listed a moment after its first job."""
     missing = queues_with_keys(site.client, site.prefix) - set(site.queues())
     if not missing:
         return
@@ -213,7 +213,7 @@ def _look_at_queue(site: Site, name: str, repair: bool) -> Iterator[Finding]:
     types = list(_steps(site, partial(ops.look_beside, keys, ops.TYPES), repair))
     yield from types
     if any(not (repair and finding.fix) for finding in types):
-        return  # nothing else can be looked at
+        return  # nothing else can be checked
     looks: list[Callable[[str, bool], Command[Step]]] = [
         *(partial(ops.look_beside, keys, part) for part in ops.BESIDE),
         *(partial(ops.look_at_groups, keys, part) for part in ops.GROUPS),
@@ -228,7 +228,7 @@ def _look_at_queue(site: Site, name: str, repair: bool) -> Iterator[Finding]:
 def _steps(
     site: Site, look_at: Callable[[str, bool], Command[Step]], repair: bool
 ) -> Iterator[Finding]:
-    """What all steps find, from the first cursor to the last."""
+    """Yield the findings of all steps, from the first cursor to the last."""
     cursor = ops.BEGIN
     while True:
         cursor, findings = site.client.run(look_at(cursor, repair))
@@ -238,7 +238,7 @@ def _steps(
 
 
 def _can_be(name: str) -> bool:
-    """Whether there can be a queue of this name; that it is in the list has been told."""
+    """Whether the name is valid; an invalid name in the list has been reported already."""
     try:
         check_name(name, "queue name")
     except UsageError:
@@ -247,7 +247,7 @@ def _can_be(name: str) -> bool:
 
 
 def _once(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """A cursor may come by the same twice, and a job may be met in more than one key."""
+    """Yield each finding once: a scan may return a key twice, and several keys name a job."""
     told: set[Finding] = set()
     for finding in findings:
         if finding not in told:
@@ -278,7 +278,7 @@ def _sum_up(found: list[Found], repair: bool) -> None:
 
 
 WITHIN: Final = (1, 10, 60, 600, 3600, 86_400)
-"""Seconds ahead for which is counted what is due."""
+"""The times ahead, in seconds, for which due jobs are counted."""
 
 
 @click.command()

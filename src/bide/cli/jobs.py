@@ -1,7 +1,7 @@
 """`bide enqueue`, and `bide jobs`: cancel, retry, promote, reschedule and delete, by id or filter.
 
-With a filter, the command first says how many jobs match, and asks; with ids it does not ask. It
-looks up matching jobs once: a job that has another state by its turn is left alone.
+With a filter, the command first prints how many jobs match, and asks for confirmation; with ids it
+does not ask. It finds matching jobs once: a job whose state has changed by its turn is skipped.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from bide.views.job import full
 from bide.views.params import moment_exactly, read_moment, report
 
 _SHOWN: Final = 10
-"""Jobs named one by one, where they are many."""
+"""Maximum number of jobs that a summary lists."""
 
 
 @dataclass(frozen=True)
 class Meant:
-    """Which jobs the command line means."""
+    """The jobs that the command line selects."""
 
     ids: tuple[str, ...]
     queues: tuple[str, ...]
@@ -90,7 +90,7 @@ _CHOOSING: Final = together(
     yes_option,
     masked_site_options,
 )
-"""Arguments and options that say which jobs are meant."""
+"""Arguments and options that select jobs."""
 
 _DUE: Final = together(
     option("--in delay", "DELAY", "New due time, from now: 30, 250ms, 5m, 1h30m."),
@@ -104,7 +104,7 @@ _OPTIONS: Final[dict[str, Callable[[Any], Any]]] = {
         option("--spread over", "DURATION", "Spread new due times evenly over this time from now."),
     ),
 }
-"""The options of a verb besides those that say which jobs."""
+"""The options of a verb besides those that select jobs."""
 
 
 def _command(verb: JobVerb) -> click.Command:
@@ -209,7 +209,7 @@ def _change_chosen(verb: JobVerb, meant: Meant, how: How) -> None:
 
 
 def _check(verb: JobVerb, meant: Meant) -> None:
-    """Check that the options say which jobs are meant, and that the verb can change them."""
+    """Check that the options select jobs, and that the verb can change them."""
     if meant.wanted == Filter(()):
         raise UsageError(
             f"Say which jobs to {verb.name}: by id, or with --state, --task, --group, --arg, "
@@ -225,7 +225,7 @@ def _check(verb: JobVerb, meant: Meant) -> None:
 def _choose(
     site: Site, queues: Sequence[str], wanted: Filter, limit: int | None
 ) -> tuple[dict[str, list[str]], Counter[str]]:
-    """Ids by queue, and how many there are of each state; reads jobs only if ids do not say."""
+    """Return ids by queue, and their number by state; read jobs only if the filter needs them."""
     with bar("looking") as tick:
         chosen = scan(site, queues, wanted, tick).choose(limit)
     tally: Counter[str] = Counter()
@@ -302,7 +302,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _option(
     names: str, metavar: str, help: str, otherwise: str = "", **more: Any
 ) -> Callable[[F], F]:
-    """An option of the job; one that the task may set too says so, and what holds `otherwise`."""
+    """Create an option of the job; `otherwise` is its default if the task does not set it."""
     if otherwise:
         help = f"{help}  [default: the task's, otherwise {otherwise}]"
     return option(names, metavar, help, **more)
@@ -312,36 +312,38 @@ def _option(
 @click.argument("task", metavar="TASK", shell_complete=completing("tasks"))
 @click.argument("args", nargs=-1)
 @queue_option("Queue of the job.  [default: the task's, otherwise default]")
-@_option("--in delay", "DELAY", "Due after 30, 250ms, 5m, 1h30m.", "at once")
-@_option("--at", "MOMENT", "Due at 2030-01-31T09:00:00+01:00.")
-@_option("-p --priority", "N", "0 to 9; 9 runs first.", "5")
-@_option("--retry", "N", "Retries after an error.", "0")
-@_option("--timeout", "DURATION", "Maximum run time.", "5m")
+@_option("--in delay", "DELAY", "Time until the job is due: 30, 250ms, 5m, 1h30m.", "none")
+@_option("--at", "MOMENT", "Moment at which the job is due: 2030-01-31T09:00:00+01:00.")
+@_option("-p --priority", "N", "Priority of the job, 0 to 9; 9 runs first.", "5")
+@_option("--retry", "N", "Maximum number of retries after an error.", "0")
+@_option("--timeout", "DURATION", "Maximum time of a run.", "5m")
 @_option(
     *("--expires", "DURATION"),
     "Cancel the job if it has not started this long after its due time.",
     "never",
 )
-@_option("-g --group", "NAME", "Group; its jobs run one at a time.", "none")
-@_option("--retention", "DURATION", "How long to keep the finished job.", "the queue's")
+@_option("-g --group", "NAME", "Group of the job; its jobs run one at a time.", "none")
+@_option("--retention", "DURATION", "Time for which the finished job is kept.", "the queue's")
 @_option(
     *("--durability", "", "Wait until a replica, or the server's disk, has the job.", "local"),
     type=click.Choice(get_args(Durability)),
 )
 @_option(
-    *("--on-crash", "", "If the worker dies: run the job again, or let it fail.", "rerun"),
+    *("--on-crash", "", "If the worker dies: run the job again, or fail it.", "rerun"),
     type=click.Choice(get_args(OnCrash)),
 )
 @_option(
     *("--depends-on", "ID"),
-    "Wait until this job has completed; repeat for more. For another queue: {QUEUE}ID.",
+    "Job that must complete first; repeat for more. A job of another queue is {QUEUE}ID.",
     multiple=True,
 )
-@_option("--id job_id", "ID", "Id of the job. An id that exists changes nothing.")
-@_option("--unique", "KEY", "Add no job while a job of this task holds this key.", "none")
+@_option("--id job_id", "ID", "Id of the job. If a job has this id, the call changes nothing.")
+@_option("--unique", "KEY", "Key; while a job of this task holds it, no job is added.", "none")
 @flag("--wait", "Wait until the job has ended, and print its result.")
-@option("--wait-timeout", "DURATION", "The same, for this time at most; the job continues.")
-@_option("--description", "TEXT", "A line for people.  [default: the call]")
+@option(
+    "--wait-timeout", "DURATION", "Wait as with --wait, at most for this time; the job continues."
+)
+@_option("--description", "TEXT", "Description of the job, for people.  [default: the call]")
 @flag(
     "--no-check",
     "Do not import the function. The command then does not check that it exists, and ignores "
@@ -377,7 +379,7 @@ def enqueue(
     """
     waits = wait or wait_timeout is not None
     if wait_timeout is not None:
-        to_us(wait_timeout, "--wait-timeout")  # before anything is added
+        to_us(wait_timeout, "--wait-timeout")  # raises before anything is added
     shown = mask_of(mask, as_json)
     name = task_name(task)
     positional, named = split(args)
@@ -387,7 +389,7 @@ def enqueue(
         if not queue and isinstance(function, Task | AsyncTask):
             queue = function.queue.name
         signature = signature_of(function, name)
-        if signature is not None:  # a worker would refuse the same, later
+        if signature is not None:  # otherwise a worker would refuse the call later
             signature.check(positional, named, name)
             signature.bind(positional, named, name)
     queue = queue or "default"
@@ -437,7 +439,7 @@ def _wait(
 
 
 def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments; `name=value` is a keyword where `name` is a name."""
+    """Split positional and keyword arguments: `name=value` is a keyword argument."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for arg in args:

@@ -58,12 +58,12 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, "bide", "_BIDE_COMPLETE").source())
-    if shell == "bash":  # or bash would complete the words between the colons of shop:send
+    if shell == "bash":  # otherwise bash would split shop:send at the colon
         click.echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//:}")
 
 
 SCRIPTS = ("enqueue",)
-"""Those that other programs may call: docs/reference/wire.md says what of them stays as it is."""
+"""The scripts that other programs may call; docs/reference/wire.md describes their stable parts."""
 
 
 @click.command()
@@ -84,7 +84,7 @@ def script(
 ) -> None:
     """Print a Lua script for programs in other languages.
 
-    It is printed as bide sends it: EVAL and SCRIPT LOAD take it as it is. Asks no server.
+    The text is the one that bide sends, for EVAL and SCRIPT LOAD. The command calls no server.
     """
     if only_keys + only_sha + as_json > 1:
         raise UsageError("Give one of --keys, --sha and --json.")
@@ -116,7 +116,7 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 """A named job, schedule or queue does not exist."""
 INTERRUPTED: Final = 130
-"""Ctrl-C: 128 and the signal's number, as a shell has it."""
+"""Ctrl-C: 128 plus the number of the signal, as in a shell."""
 PIPE_CLOSED: Final = 141
 
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -163,7 +163,7 @@ for command in (
 def main() -> NoReturn:
     """Run the command line, and exit with its code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # it was closed: what is opened next must not take its place
+        if getattr(sys, name) is None:  # closed: the next opened file must not take its place
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
@@ -179,7 +179,7 @@ def run(
     defaults: Mapping[str, str] = _NOTHING,
     outbox: str | None = None,
 ) -> int:
-    """Run one command line; its exit code. An error is one sentence on standard error.
+    """Run one command line; return its exit code. An error is one sentence on standard error.
 
     Args:
         args: the arguments; by default those of the process.
@@ -216,7 +216,7 @@ def run(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except OSError as error:
-        with contextlib.suppress(OSError):  # what is buffered would raise it again at the end
+        with contextlib.suppress(OSError):  # buffered output would raise it again at the exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno in _UNWRITABLE:
             return _say(f"The output cannot be written ({error.strerror}).", FAILED)

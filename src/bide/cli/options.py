@@ -35,24 +35,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def option(names: str, metavar: str, help: str, **more: Any) -> Callable[[F], F]:
-    """An option: its names, with blanks between; what stands for its value, `N` for a number."""
+    """Create an option from its names, separated by blanks; metavar `N` means an integer."""
     if metavar == "N":
         more.setdefault("type", int)
     return click.option(*names.split(), metavar=metavar or None, help=help, **more)
 
 
 def flag(names: str, help: str) -> Callable[[F], F]:
-    """An option without a value."""
+    """Create an option without a value."""
     return click.option(*names.split(), is_flag=True, help=help)
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Several options as one decorator, in their order."""
+    """Combine options into one decorator, in their order."""
     return lambda function: reduce(lambda inner, option: option(inner), options[::-1], function)
 
 
 def _inherit(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The value given here, else the one given to a group above."""
+    """Return the value given here, otherwise the value given to a group above."""
     parent = ctx.parent
     while value is None and parent is not None and param.name is not None:
         value = parent.params.get(param.name)
@@ -61,7 +61,7 @@ def _inherit(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 
 
 def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The URL given here or above; a function that it names may be in the working directory."""
+    """Return the URL given here or above; make the function that it names importable."""
     value = _inherit(ctx, param, value)
     with suppress(UsageError):  # the command itself reports it, if it needs the URL
         if "credentials=" in (url_or_prefix("url", value)[0] or ""):
@@ -75,7 +75,7 @@ url_option = option(
     "URL of the server; otherwise $BIDE_URL, [tool.bide], redis://127.0.0.1:6379/0.",
     callback=_url,
 )
-"""`--url`; also given before the command's name, where the nearer one wins."""
+"""`--url`; it may also stand before the command's name, and then the last one applies."""
 
 json_option = flag("--json as_json", "Print JSON.")
 yes_option = flag("-y --yes", "Do not ask for confirmation.")
@@ -90,7 +90,7 @@ server_options = together(
         callback=_inherit,
     ),
 )
-"""`--url` and `--prefix`; also given before the command's name, where the nearer one wins."""
+"""`--url` and `--prefix`; both may also stand before the command's name."""
 
 
 def _no_queue(name: str, there: Sequence[str], where: str) -> str:
@@ -102,7 +102,7 @@ def _no_queue(name: str, there: Sequence[str], where: str) -> str:
 
 
 def site_options(function: Callable[..., Any]) -> Any:
-    """`--url` and `--prefix`, which the command gets as `site`."""
+    """Add `--url` and `--prefix`, which the command receives as `site`."""
 
     @wraps(function)
     def with_site(*args: Any, url: str | None, prefix: str | None, **options: Any) -> Any:
@@ -112,7 +112,7 @@ def site_options(function: Callable[..., Any]) -> Any:
 
 
 def masked_site_options(function: Callable[..., Any]) -> Any:
-    """`--url`, `--prefix`, `--mask` and `--json`; the site has the mask of what is shown."""
+    """Add `--url`, `--prefix`, `--mask` and `--json`; the site has the mask."""
 
     @wraps(function)
     def with_site(
@@ -130,7 +130,7 @@ def masked_site_options(function: Callable[..., Any]) -> Any:
 
 
 def _site(url: str | None, prefix: str | None, mask: Mask) -> Site:
-    """The site that the command reads; its filters see every value."""
+    """Create the site of a command; its filters see unmasked values."""
     more: dict[str, Any] = {"no_queue": _no_queue, "search_mask": unmasked}
     return Site(url, prefix, mask=mask, retry_for=0, **more)
 
@@ -138,16 +138,16 @@ def _site(url: str | None, prefix: str | None, mask: Mask) -> Site:
 mask_option = option(
     "--mask",
     "MASK",
-    "What hides secrets in the output: secrets, none or MODULE:FUNCTION; otherwise $BIDE_MASK, "
+    "Mask of secrets in the output: secrets, none or MODULE:FUNCTION; otherwise $BIDE_MASK, "
     "[tool.bide], secrets (none for --json).",
 )
-"""`--mask`: hides values in what is shown."""
+"""`--mask`: hides values in the output."""
 
 
 def mask_of(given: str | None, as_json: bool = False) -> Mask:
-    """The mask given, else that of the settings; otherwise JSON is complete, and text is masked.
+    """Return the given mask, otherwise that of the settings; the default masks text, and not JSON.
 
-    Programs read JSON, and copies of it must not lack values unless somebody has asked for that.
+    Programs read JSON, and must not lose values unless a mask was set on purpose.
     """
     if ":" in (given or mask_setting()[0] or ""):
         import_from_here()
@@ -155,7 +155,7 @@ def mask_of(given: str | None, as_json: bool = False) -> Mask:
 
 
 def say_masked(jobs: Sequence[dict[str, Any]]) -> None:
-    """On standard error, that JSON lacks values, and how to have them."""
+    """Print on standard error that JSON lacks values, and how to get them."""
     from bide.cli.screen import aside, count
 
     if masked := sum(bool(each["masked"]) for each in jobs):
@@ -176,20 +176,20 @@ log_options = together(
 
 
 def queue_option(help: str, name: str = "queue", **more: Any) -> Callable[[F], F]:
-    """`--queue`; a shell completes the names."""
+    """Create `--queue`; a shell completes the names."""
     completed: Any = {"metavar": "QUEUE", "help": help, "shell_complete": completing("queues")}
     return click.option("-q", "--queue", name, **completed, **more)
 
 
 def queues_option(help: str) -> Callable[[F], F]:
-    """`--queue`, any number of times."""
+    """Create `--queue`, which may be repeated."""
     return queue_option(help, "queues", multiple=True)
 
 
 def limit_option(
     what: str, default: int | None = None, most: int | None = None
 ) -> Callable[[F], F]:
-    """`--limit`: the maximum number of what is listed or changed."""
+    """Create `--limit`: the maximum number of listed or changed things."""
     return option(
         "-n --limit",
         "N",
@@ -200,7 +200,7 @@ def limit_option(
 
 
 def completing(kind: Named) -> Callable[..., list[CompletionItem]]:
-    """A function by which a shell completes names; to none if the server is slow."""
+    """Return a function that completes names for a shell; none if the server is slow."""
 
     def complete(
         ctx: click.Context, param: click.Parameter, incomplete: str
@@ -214,9 +214,9 @@ def completing(kind: Named) -> Callable[..., list[CompletionItem]]:
 
 
 def served_modules(given: Sequence[str] = (), told: WorkerSettings | None = None) -> list[str]:
-    """The modules whose functions may run: those given, else those of [tool.bide.worker].
+    """Return the modules whose functions may run: those given, otherwise of [tool.bide.worker].
 
-    A program that calls this command line, such as Django's `manage.py`, may add its own.
+    A program that calls this command line, such as Django's `manage.py`, may add modules.
     """
     context = click.get_current_context(silent=True)
     found = [*((context and context.obj) or ()), *(given or (told or settings().worker).modules)]
@@ -224,7 +224,7 @@ def served_modules(given: Sequence[str] = (), told: WorkerSettings | None = None
 
 
 def all_modules() -> list[str]:
-    """The modules of all workers that the file has."""
+    """Return the modules of all workers in the file."""
     told = settings()
     each = [served_modules(told=worker) for worker in (told.worker, *told.workers.values())]
     return list(dict.fromkeys(name for names in each for name in names))
@@ -233,7 +233,7 @@ def all_modules() -> list[str]:
 def worker_options(
     queues: Sequence[str], told: WorkerSettings | None = None, **given: Any
 ) -> dict[str, Any]:
-    """The options of a `Worker`: those given, else those of `told`; no others.
+    """Return the options of a `Worker` that are given, or otherwise set in `told`.
 
     `told` is a profile; by default [tool.bide.worker].
     """
@@ -248,7 +248,7 @@ def worker_options(
 
 
 def profile_named(name: str) -> WorkerSettings:
-    """The worker of this name in the file."""
+    """Return the profile of this name in the file."""
     told = settings()
     if name not in told.workers:
         end = did_you_mean(name, told.workers)
@@ -262,7 +262,7 @@ NO_PROFILES: Final = "; write each into a table [tool.bide.workers.NAME] of pypr
 
 
 def import_from_here() -> None:
-    """Let modules of the directory one stands in be imported, as `python -m` does."""
+    """Make modules of the working directory importable, as `python -m` does."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
@@ -270,7 +270,7 @@ def import_from_here() -> None:
 def import_configured(otherwise: str) -> list[str]:
     """Import the modules of [tool.bide.worker]; return those that could be imported.
 
-    Of another, a line on standard error says why, and what follows from it.
+    For each other module, print on standard error the reason and the consequence.
     """
     from bide.cli.screen import aside
 
@@ -286,7 +286,7 @@ def import_configured(otherwise: str) -> list[str]:
 
 
 def read_address(text: str, option: str = "--health-port") -> tuple[str, int]:
-    """A port, or an interface and a port, as typed: `8080`, `127.0.0.1:8080`, `[::1]:8080`."""
+    """Parse a port, or an interface and a port: `8080`, `127.0.0.1:8080`, `[::1]:8080`."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isdecimal() and int(port) < 65_536) or (colon and not host):

@@ -43,10 +43,10 @@ def outbox() -> None:
 
 
 class _OutboxArgument(click.Argument):
-    """An argument that a usage shows as optional if there is a default outbox."""
+    """An argument that the usage shows as optional if there is a default outbox."""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return how a usage shows it."""
+        """Return its form in the usage."""
         return ["OUTBOX" if ctx.lookup_default("path") is None else "[OUTBOX]"]
 
 
@@ -55,7 +55,7 @@ _rows: Final = click.argument("rows", nargs=-1, metavar="[ROW]...", type=int)
 
 
 def _named(path: str, rows: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Read a number in the place of the outbox as that of a row, if there is a default outbox."""
+    """Read a number in place of the outbox as a row, if there is a default outbox."""
     otherwise = click.get_current_context().lookup_default("path")
     if otherwise is not None and path.isdecimal():
         return str(otherwise), (int(path), *rows)

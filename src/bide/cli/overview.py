@@ -1,4 +1,4 @@
-"""`bide info`, `upcoming`, `top` and `events`: the page's reads, also live in a terminal."""
+"""`bide info`, `upcoming`, `top` and `events`: the dashboard's data, also live in a terminal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from bide.views.timeline import top_of
 
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _MOST: Final = 12
-"""Maximum number of workers, and of bursts, that are shown."""
+"""Maximum number of workers, and of bursts, on the screen."""
 
 
 @click.command()
@@ -82,7 +82,7 @@ _MOST: Final = 12
     default=1.0,
     show_default=True,
 )
-@flag("--once", "Print one reading and end, as without a terminal.")
+@flag("--once", "Print once and exit; this is the default without a terminal.")
 @server_options
 @mask_option
 @json_option
@@ -123,12 +123,12 @@ def top(
             watching = asyncio.current_task()
             assert watching is not None
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, watching.cancel)  # the screen is restored
+            loop.add_signal_handler(signal.SIGTERM, watching.cancel)  # `Live` restores it
             with Live(console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     try:
                         picture: Any = _picture(await look(), site.where, console.width)
-                    except BideError as error:  # it may come back
+                    except BideError as error:  # the server may answer again later
                         picture = Text(printable(str(error)), "red")
                     live.update(picture, refresh=True)
                     await asyncio.sleep(every)
@@ -301,9 +301,9 @@ _STYLE: Final[dict[str, Style]] = {
 @option(
     "--job job_ids", "ID", "Id of a job whose events are printed; repeat for more.", multiple=True
 )
-@option("--after", "EVENT", "Print the events after the event with this id.")
-@option("--name", "NAME", "Listener's name: its events are kept for ten minutes more.")
-@option("--timeout", "DURATION", "End after this time without an event.")
+@option("--after", "EVENT", "Id of the last event that you have read; later events are printed.")
+@option("--name", "NAME", "Name under which events are kept for ten minutes, for --after.")
+@option("--timeout", "DURATION", "Time without an event after which the command ends.")
 @server_options
 @mask_option
 @json_option
@@ -356,7 +356,7 @@ class _Tasks:
         """Task by job id; empty for a job that was deleted before."""
 
     def of(self, event: Event, reader: EventReader) -> str:
-        """The task of the event's job; empty if there is none, or it is not known any more."""
+        """Return the task of the event's job; empty if it has no job, or the job is gone."""
         if event.job_id is None:
             return ""
         if event.job_id not in self._known:
@@ -364,7 +364,7 @@ class _Tasks:
                 self._known.clear()
             ids = {event.job_id, *reader.job_ids_ahead} - self._known.keys()
             self._known |= dict.fromkeys(ids, "")
-            with suppress(BideError):  # the events are shown all the same
+            with suppress(BideError):  # the events are shown without their tasks
                 found = self._queue.fetch_many([*ids])
                 self._known |= {job.id: job.task for job in found if job is not None}
         return self._known[event.job_id]

@@ -103,7 +103,7 @@ def resume(names: tuple[str, ...], group: str | None, site: Site) -> None:
 def _named(
     site: Site, names: Sequence[str], group: str | None
 ) -> Iterator[tuple[str, str, Queue | Group]]:
-    """Each queue that is named, or its group: the queue's name, what it is called, and itself."""
+    """Yield each named queue, or its group: the queue's name, a description, and the object."""
     for name in site.known(names):
         queue = site.queue(name)
         if group is None:
@@ -161,7 +161,7 @@ def purge(names: tuple[str, ...], dry_run: bool, yes: bool, site: Site) -> None:
 
 
 def print_queues(counts: dict[str, QueueStats]) -> None:
-    """Queues as a table."""
+    """Print queues as a table."""
     if not counts:
         echo("No queue has been used yet; `bide enqueue module:function` starts one.")
         return
@@ -192,7 +192,7 @@ def _remark(counts: QueueStats) -> Cell:
 
 
 def limits_line(counts: QueueStats) -> str:
-    """What limits a queue, as in `100/s, 10 at once, held for 20s`."""
+    """Describe the limits of a queue: `100/s, 10 at once, held for 20s`."""
     limits = counts.limits
     parts = describe_limits(
         *(limits.rate, limits.burst, limits.concurrency, limits.group_rate, limits.group_burst)
@@ -220,7 +220,7 @@ _HOLDS: Final = {
     "served": "is served by {n} worker{s} or reader{s}; "
     "stop them; a killed worker or reader counts for up to 15 s",
 }
-"""What a queue may hold, in words; and after a semicolon what to do about it."""
+"""Each content that a queue may hold, in words; after a semicolon, how to remove it."""
 
 
 @queues.command()
@@ -240,12 +240,12 @@ def forget(names: tuple[str, ...], site: Site) -> None:
 
 
 def _forget(site: Site, name: str) -> None:
-    """Remove what is left of a queue, and take it off the list.
+    """Remove the remaining data of a queue, and remove it from the list.
 
-    The list may be on another node of a Cluster than the queue, so no script sees both. A job that
-    comes in between is found by the second look.
+    The list may be on another node of a Cluster than the queue, so no script sees both. The second
+    call finds a job that was added in between.
     """
-    for worker in site.workers():  # busy ones with no slot left included
+    for worker in site.workers():  # also busy ones without a free slot
         if name in worker.about.queues:
             by = short_id(worker.name)
             raise BideError(
@@ -262,7 +262,7 @@ def _forget(site: Site, name: str) -> None:
 
 
 def _remove(site: Site, name: str) -> None:
-    """Remove what is left of a queue, unless it holds something."""
+    """Remove the remaining data of a queue; raise if it holds something."""
     holds = site.client.run(job_commands.forget(site.keys(name)))
     if holds:
         queue, told = shlex.quote(name), []
@@ -341,7 +341,7 @@ def _with_declared(counts: QueueStats) -> str:
 
 
 def _all_declared(site: Site, name: str) -> QueueSettings:
-    """All settings that the code declares."""
+    """Return all settings that the code declares."""
     (counts,) = site.counts([name]).values()
     if not counts.declared:
         raise UsageError(
@@ -391,7 +391,7 @@ def upgrade(names: tuple[str, ...], target: int | None, force: bool, site: Site)
 
 
 def _steps(found: int, target: int) -> Iterator[int]:
-    """Each schema on the way; the one that is there, where it may not have been completed."""
+    """Return each schema on the way; the present one if its conversion may be incomplete."""
     if found == target:
         yield target
     while found != target:
@@ -400,7 +400,7 @@ def _steps(found: int, target: int) -> Iterator[int]:
 
 
 def _convert(site: Site, keys: Keys, target: int) -> int:
-    """One step of the way, to its end; how many values were changed."""
+    """Convert to one schema; return how many values were changed."""
     changed, cursor = 0, "0"
     while True:
         done = site.client.run(job_commands.upgrade(keys, target, cursor))

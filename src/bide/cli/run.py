@@ -1,4 +1,4 @@
-"""What runs until a signal: `bide worker`, `bide web` and `bide rq-timer`."""
+"""The commands that run until a signal: `bide worker`, `bide web` and `bide rq-timer`."""
 
 from __future__ import annotations
 
@@ -56,41 +56,47 @@ if TYPE_CHECKING:
 @option(
     "-c --concurrency",
     "N",
-    "Maximum number of jobs at once.  "
+    "Maximum number of jobs that run at once.  "
     f"[default: {CONCURRENCY}; in processes, a share of the processors]",
 )
 @option(
     "-x --executor",
     "",
-    "Executor: this process, child processes, or a process for each job.  [default: auto]",
+    "Executor: this process (auto, async, thread), child processes (process), or a new process "
+    "for each job (fork).  [default: auto]",
     type=click.Choice(EXECUTORS),
 )
 @option(
     "-w --workers",
     "N",
-    "Number of workers, in processes that a supervisor keeps alive.",
+    "Number of workers, which a supervisor starts and replaces.",
     type=click.IntRange(min=1),
 )
-@option("--max-jobs", "N", "Replace a process after this number of jobs.")
-@option("--max-rss", "SIZE", "Replace a child process above this memory: 500MB.")
-@option("--max-idle", "DURATION", "Stop after this time without a job.")
+@option("--max-jobs", "N", "Number of jobs after which a process is replaced.")
+@option("--max-rss", "SIZE", "Memory above which a child process is replaced: 500MB.")
+@option("--max-idle", "DURATION", "Time without a job after which the worker stops.")
 @option(
     "--health-port",
     "[HOST:]PORT",
-    "Answer /livez, /readyz and /metrics on this port. Without HOST the port is open on all "
+    "Port that answers /livez, /readyz and /metrics. Without HOST the port is open on all "
     "IPv4 interfaces (0.0.0.0); 127.0.0.1:PORT answers this machine only.",
 )
-@option("--profile", "NAME", "Take the options of [tool.bide.workers.NAME] in pyproject.toml.")
+@option("--profile", "NAME", "Profile to start: [tool.bide.workers.NAME] in pyproject.toml.")
 @flag("--all all_profiles", "Start the workers of all profiles, under one supervisor.")
 @flag("--burst", "Stop when nothing is due.")
-@option("--lease", "DURATION", f"How long a job is held without renewing.  [default: {LEASE:g}s]")
 @option(
-    "--grace", "DURATION", f"Time for running jobs to finish, on a signal.  [default: {GRACE:g}s]"
+    "--lease",
+    "DURATION",
+    "Time for which a job is held without renewal; then another worker runs it.  "
+    f"[default: {LEASE:g}s]",
 )
-@option("--outbox", "OUTBOX", "Send the rows that an outbox has left too: shop.db:outbox.")
-@option("--name", "NAME", "Worker's name in logs and `bide info`.  [default: host and process id]")
+@option(
+    "--grace", "DURATION", f"Time for running jobs to finish after a signal.  [default: {GRACE:g}s]"
+)
+@option("--outbox", "OUTBOX", "Outbox whose unsent rows the worker sends too: shop.db:outbox.")
+@option("--name", "NAME", "Name of the worker, for logs and lists.  [default: host and process id]")
 @flag(
-    "--allow-pickle", "Read pickled arguments, of jobs that a key of $BIDE_SIGNING_KEYS has signed."
+    "--allow-pickle", "Read pickled arguments of jobs that a key of $BIDE_SIGNING_KEYS has signed."
 )
 @flag(
     "--allow-eviction", "Serve a server that drops jobs when its memory is full (maxmemory-policy)."
@@ -159,14 +165,14 @@ def worker(
         for _ in range(number)
     ]
     if outbox is not None:
-        load_outbox(outbox)  # raises before any worker starts
+        load_outbox(outbox)  # an error is raised before any worker starts
         configs[0] = msgspec.structs.replace(configs[0], outbox=outbox)
     grace_us = max(to_us(options.get("grace", GRACE), "grace") for options, _ in found)
     return Supervisor(configs, grace_us / 1e6, health).run()
 
 
 def _profiles(told: Settings, profile: str | None, all_profiles: bool) -> dict[str, WorkerSettings]:
-    """The settings of the workers to start, by the profile's name, which is empty for none."""
+    """Return the settings of the workers to start, by profile; the name is empty for no profile."""
     if not all_profiles:
         return {profile: profile_named(profile)} if profile else {"": told.worker}
     if profile:
@@ -283,7 +289,7 @@ def _listening(host: str, port: int) -> socket.socket:
 @click.command("rq-timer")
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @flag("--burst", "Stop when nothing is due.")
-@option("--name", "NAME", "Timer's name in logs.  [default: host and process id]")
+@option("--name", "NAME", "Name of the Timer in logs.  [default: host and process id]")
 @option(
     "--queue-class", "CLASS", "Class of the queues, if it sets a delay_key: shop.queues.MailQueue."
 )

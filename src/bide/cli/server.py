@@ -1,12 +1,11 @@
-"""What a server says of itself, asked with plain commands: for `doctor`, `fsck` and completion.
+"""Reads facts about a server with plain commands, for `doctor`, `fsck` and completion.
 
-The executors run scripts and nothing else; this asks INFO, CONFIG GET, TIME and SCAN over a
-connection set up as theirs are. A server may refuse any of these: an ACL denies it, the disk is
-full, or a script runs too long. Then the others are asked all the same.
+The clients of `bide.client` only run scripts. This module calls INFO, CONFIG GET, TIME and SCAN
+over a connection with the same options. A server may refuse any of these commands: an ACL denies
+it, the disk is full, or a script runs too long. The other commands are then called nevertheless.
 
-`points` is the end of `bide doctor`: what production needs beside a server without problems. A
-server for development lacks most of it, and nothing is wrong with that. So these points are a list
-of their own, and do not count for the exit code.
+`points` is the end of `bide doctor`: further needs of production. A server for development needs
+none of them, so they are a separate list and do not change the exit code.
 """
 
 from __future__ import annotations
@@ -45,46 +44,46 @@ from bide.protocol.keys import keys_of
 
 ROUND_TRIPS: Final = 20
 _SCAN: Final = 1_000
-"""Keys looked at per call, about."""
+"""Approximate number of keys per SCAN."""
 _QUEUE: Final = re.compile(rb"\{([^{}]+)\}")
 _AT_ONCE: Final = 0.3
-"""Seconds that a shell may be kept waiting for names."""
+"""Maximum seconds for which a shell waits for names."""
 
 T = TypeVar("T")
 
 Named = Literal["queues", "schedules", "workers", "tasks"]
-"""The names that a shell completes."""
+"""The kinds of names that a shell completes."""
 
 
 class Readings(NamedTuple):
-    """What was found; None, or empty, where the server denied the question."""
+    """Facts about a server; None or empty if the server denied the command."""
 
     info: dict[str, Any]
-    """INFO, as the client library reads it."""
+    """The reply to INFO, as the client library parses it."""
     config: dict[str, str]
-    """CONFIG GET of what INFO does not say."""
+    """The reply to CONFIG GET for settings that INFO does not have."""
     skew: float | None
     """Seconds by which the server's clock is ahead of this machine's."""
     unsure: float
-    """Seconds by which `skew` may be wrong: half of the shortest round trip."""
+    """The error of `skew` in seconds: half of the shortest round trip."""
     round_trips: list[float]
-    """Seconds, sorted."""
+    """The durations of round trips in seconds, sorted."""
     kind: Kind = "one"
-    """What the URL says the server is part of."""
+    """The kind of servers in the URL."""
     node: str = ""
-    """Host and port, where there are several."""
+    """Host and port, if there are several servers."""
     cluster: Mapping[str, str] = MappingProxyType({})
-    """CLUSTER INFO of a node of a Cluster."""
+    """The reply to CLUSTER INFO of a node of a Cluster."""
     sentinels: tuple[int, int] = (0, 0)
-    """How many of the Sentinels that the URL names answer, and how many it names."""
+    """Number of the URL's Sentinels that answer, and number of all of them."""
     refused: Mapping[str, str] = MappingProxyType({})
-    """Command that the server refused -> why."""
+    """Refused command -> reason."""
     lost: str = ""
-    """Why nothing is known: the server cannot be reached, or does not let us in."""
+    """Why there are no facts: the server cannot be reached, or refuses the login."""
 
 
 def probe(url: str | None) -> list[Readings]:
-    """Ask the server about itself; of a Cluster, each master."""
+    """Read facts about the server; for a Cluster, about each master."""
     client = blocking.Client(url, reply_timeout=5.0)
     servers = read_servers(client.url)
     sentinels = (0, 0)
@@ -131,7 +130,7 @@ def _node(client: redis.Redis) -> str:
 
 
 def _lost(error: Exception, where: str) -> Readings:
-    """What is known of a server that does not answer; UsageError if the URL does not fit it."""
+    """Return the facts of an unreachable server; raise UsageError if the URL does not fit."""
     sentence = map_error(error, where)
     if isinstance(sentence, UsageError):
         raise sentence from None
@@ -144,7 +143,7 @@ def _ask(client: redis.Redis, where: str) -> Readings:
     refused: dict[str, str] = {}
 
     def ask(command: str, call: Callable[[], T], otherwise: T) -> T:
-        """An answer, or `otherwise` where the server refuses the command."""
+        """Return the reply, or `otherwise` if the server refuses the command."""
         try:
             return call()
         except lib.ResponseError as error:
@@ -195,7 +194,7 @@ def completions(kind: Named, url: str | None, prefix: str | None) -> list[str]:
             return sorted(set(_named(kind, client, resolve_prefix(prefix))))
         finally:
             client.close()
-    except Exception:  # a shell that completes a command cannot show an error
+    except Exception:  # during completion, a shell cannot show an error
         return []
 
 
@@ -214,14 +213,14 @@ def _named(kind: Named, client: blocking.Client, prefix: str) -> Iterable[str]:
 
 
 def queues_with_keys(client: blocking.Client, prefix: str) -> set[str]:
-    """The queues that have keys on the server, of a Cluster on any master, in the list or not."""
+    """Return the queues that have keys on the server, or on any master of a Cluster."""
     begin = re.sub(r"[][*?\\^-]", r"\\\g<0>", f"{prefix}:")
     names: set[str] = set()
     try:
         for node in blocking.masters(client):
             for key in node.scan_iter(match=f"{begin}{{*}}*", count=_SCAN):
                 found = _QUEUE.match(key.removeprefix(f"{prefix}:".encode()))
-                with suppress(UnicodeDecodeError):  # no queue's name
+                with suppress(UnicodeDecodeError):  # not the name of a queue
                     names.update([found[1].decode()] if found else ())
     except (lib.RedisError, OSError) as error:
         raise map_error(error, client.where) from None
@@ -229,8 +228,8 @@ def queues_with_keys(client: blocking.Client, prefix: str) -> set[str]:
 
 
 def delayed_on_rq(client: blocking.Client) -> list[DelaySet] | None:
-    """The sets of RQ's delayed jobs; None where the server does not let us look."""
-    if read_servers(client.url).kind == "cluster":  # RQ cannot be there
+    """Return the sets of RQ's delayed jobs; None if the server denies it."""
+    if read_servers(client.url).kind == "cluster":  # RQ does not support it
         return []
     try:
         return rq_sets.look(blocking.node_of(client, rq_sets.QUEUES))
@@ -241,11 +240,11 @@ def delayed_on_rq(client: blocking.Client) -> list[DelaySet] | None:
 
 
 _Ask = Callable[[str, Callable[[], Any], Any], Any]
-"""Calls a command; answers with the last argument where the server refuses it."""
+"""Calls a command; returns the last argument if the server refuses the command."""
 
 
 def _measure(client: redis.Redis, ask: _Ask) -> tuple[float | None, float, list[float]]:
-    """The clock's skew by the quickest round trip, and how long each took."""
+    """Return the skew of the clock by the shortest round trip, and all durations."""
     found: list[tuple[float, float]] = []
     for _ in range(ROUND_TRIPS):
         before, began = time.time(), time.monotonic()
@@ -330,7 +329,7 @@ def acl(
 
 
 def quoted(word: str) -> str:
-    """A word of a command line, as redis-cli reads it."""
+    """Quote a word of a command line for redis-cli."""
     if _BARE.fullmatch(word):
         return word
     escaped = "".join(
@@ -342,10 +341,10 @@ def quoted(word: str) -> str:
 
 State = Literal["ok", "missing", "unknown"]
 Need = tuple[State, str]
-"""The state of a point, and why it is not ok."""
+"""The state of a point, and the reason if it is not ok."""
 
 _NAMED: Final = 3
-"""Queues and tasks that a line names."""
+"""Maximum number of queues or tasks in a line."""
 
 
 class Point(NamedTuple):
@@ -355,7 +354,7 @@ class Point(NamedTuple):
     state: State
     says: str
     page: str
-    """The page of the documentation, from the folder `docs`."""
+    """The page of the documentation, relative to the folder `docs`."""
 
 
 PAGES: Final[dict[str, str]] = {
@@ -378,7 +377,7 @@ def points(
     workers: Sequence[WorkerInfo] | None,
     queues: Mapping[str, QueueStats],
 ) -> list[Point]:
-    """Return all points; `workers` is None where the server does not list them."""
+    """Return all points; `workers` is None if the server does not list them."""
     found: dict[str, Need] = {
         "persistence": _worst(readings, "aof_enabled", _persistence),
         "eviction": _worst(readings, "maxmemory_policy", _eviction),
@@ -401,7 +400,7 @@ def points(
 
 
 def _worst(readings: Sequence[Readings], field: str, judge: Callable[[Readings], str]) -> Need:
-    """Judge each server by a field of INFO; `judge` returns what is missing, or nothing."""
+    """Judge each server by a field of INFO; `judge` returns the problem, or an empty text."""
     said: list[Need] = []
     for one in readings:
         if field not in one.info:
@@ -484,7 +483,7 @@ def _is_used(queue: QueueStats) -> bool:
 
 
 def _of_workers(alive: Sequence[WorkerInfo], judge: Callable[[Sequence[WorkerInfo]], str]) -> Need:
-    """Judge the workers that report what this takes; workers of an older release do not."""
+    """Judge the workers that report the needed field; older releases do not report it."""
     telling = [worker for worker in alive if worker.about.grace]
     if not telling:
         return "unknown", "the workers do not say it" if alive else "no worker is alive"

@@ -1,6 +1,6 @@
-"""`bide jobs ls` and `show`: jobs in a list, and everything that is known of some.
+"""`bide jobs ls` and `bide jobs show`: lists jobs, and shows all data of jobs.
 
-Which jobs a command means, by id or by a filter, is read here for the verbs too.
+This module also reads which jobs the verbs of `bide jobs` select, by id or by a filter.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ _FILTER: Final = together(
 
 
 def filter_options(function: Callable[..., Any]) -> Any:
-    """Options that say which jobs are meant; the command gets them as `queues` and `wanted`.
+    """Add the options that select jobs, which the command receives as `queues` and `wanted`.
 
-    The filter has no states where none are named.
+    Without `--state`, the filter has no states.
     """
 
     @wraps(function)
@@ -152,7 +152,7 @@ def filter_options(function: Callable[..., Any]) -> Any:
 
 
 def in_order(states: Sequence[str]) -> tuple[State, ...]:
-    """States in the order in which lists show them."""
+    """Sort states in the order of lists."""
     return tuple(state for state in ORDER if state in states)
 
 
@@ -164,12 +164,12 @@ def _read_before(text: str) -> int:
 
 
 def scan(site: Site, queues: Sequence[str], wanted: Filter, tick: Callable[[int], None]) -> Scan:
-    """All jobs that fit, state by state and queue by queue; `tick` gets how many were looked at."""
+    """Yield matching jobs by state and queue; `tick` is called with the number of jobs read."""
     return Scan(site, queues, wanted, look=EVERY, page=PAGE, tick=tick)
 
 
 def read_ids(ids: Sequence[str]) -> list[str]:
-    """Ids as given; `-` stands for those on standard input, the first word of each line."""
+    """Return the given ids; `-` stands for the first word of each line of standard input."""
     found: dict[str, None] = {}
     for id in ids:
         some = [line.split()[0] for line in sys.stdin if line.strip()] if id == "-" else [id]
@@ -182,7 +182,7 @@ def read_ids(ids: Sequence[str]) -> list[str]:
 def locate(
     site: Site, queues: Sequence[str], ids: Sequence[str]
 ) -> tuple[list[FoundJob], list[str]]:
-    """The jobs of these ids, in the order given, and the ids that lead nowhere."""
+    """Return the jobs of these ids, in the given order, and the ids without a job."""
     found: dict[str, FoundJob] = {}
     for queue in site.known(queues):
         for i in range(0, len(ids), MAX_PAGE):
@@ -242,7 +242,7 @@ _SIGNATURES: Final[dict[Verdict, str | Cell]] = {
 
 
 def _has_unnamed(seen: FoundJob) -> bool:
-    """Whether it has positional arguments, whose names only its function knows."""
+    """Whether it has positional arguments, for whose names the function is needed."""
     if seen.snapshot.is_item:
         return False
     try:
@@ -326,25 +326,26 @@ def _facts(
 
 
 def _enqueued(seen: FoundJob, now: datetime) -> str | Cell:
-    """When it was enqueued, as its id says; or why that is not known."""
+    """Return when the job was enqueued, from its id; or why that is not known."""
     job = seen.job
     if job.enqueued is not None:
         return _at(job.enqueued, now)
-    if _schedule(seen, now):  # which enqueued it, at its time
+    if _schedule(seen, now):  # it has created the job, at its time
         return ""
     return Cell("not known, because its producer chose its id", "dim")
 
 
 def _policy(seen: FoundJob) -> Iterator[tuple[str, str | Cell]]:
-    """How often, how long and for how long after that it may be run and kept.
+    """Yield the retry policy, the time-out and the retention of a job.
 
-    The server has only the job's own options. Those of its task are known where the task is.
+    The server has only the job's own options. The options of its task are known if this process has
+    the task.
     """
     job = seen.job
     try:
         most, policy, timeout = job.max_attempts, job.retry_policy, job.timeout
         retention = job.retention
-    except PayloadError:  # of data, or of what cannot be read
+    except PayloadError:  # an item of data, or unreadable
         yield "attempt", str(job.attempt or "")
         return
     yield "attempt", f"{job.attempt} of {most}" if most else str(job.attempt or "")
@@ -389,7 +390,7 @@ def _schedule(seen: FoundJob, now: datetime) -> str:
 
 
 def _or_why(text: Callable[[], str | Cell]) -> str | Cell:
-    """A text; or why what it shows cannot be read."""
+    """Return a text, or why its value cannot be read."""
     try:
         return text()
     except PayloadError as error:

@@ -1,4 +1,4 @@
-"""`bide workers`: who serves what, and what each runs; and `bide tasks`, the tasks of modules."""
+"""`bide workers`: workers and their running jobs. `bide tasks`: the tasks of modules."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _ask(
 
 
 def _meant(name: str, there: list[str]) -> str:
-    """The worker of a name, or of its beginning if no other begins so."""
+    """Return the worker of this name, or of this beginning if no other name has it."""
     if name in there:
         return name
     found = [one for one in there if one.startswith(name)]
@@ -131,7 +131,7 @@ def _meant(name: str, there: list[str]) -> str:
 
 
 def print_workers(workers: list[WorkerInfo]) -> None:
-    """Workers as a table."""
+    """Print workers as a table."""
     if not workers:
         echo("No worker runs; `bide worker MODULE -q QUEUE` starts one.")
         return
@@ -172,7 +172,7 @@ def _clock(worker: WorkerInfo) -> str:
 
 
 def _runs(worker: WorkerInfo) -> str:
-    """The job that has run longest, for how long, and how many others there are."""
+    """Return the job that has run longest, for how long, and the number of others."""
     doing = sorted(worker.about.doing, key=lambda job: job.since_us)
     if not doing:
         return ""
@@ -183,17 +183,17 @@ def _runs(worker: WorkerInfo) -> str:
 
 @dataclass
 class _Row:
-    """A task, as the table shows it."""
+    """A task in the table."""
 
     name: str
     queues: list[str] = field(default_factory=list)
-    """The queue that its module declares."""
+    """The queues that its module declares."""
     takes: str | None = None
-    """Its parameters; None if its module was not imported."""
+    """The parameters; None if the module was not imported."""
     workers: list[str] = field(default_factory=list)
     """The live workers that serve it."""
     asked: bool = False
-    """Whether a worker has claimed a job of it without serving it."""
+    """Whether a worker that does not serve it has claimed one of its jobs."""
 
 
 @click.command()
@@ -232,14 +232,14 @@ def tasks(modules: tuple[str, ...], site: Site, as_json: bool) -> None:
 
 
 def _add_known(rows: dict[str, _Row], modules: Sequence[str]) -> None:
-    """Add the tasks of modules that are named here, or in [tool.bide.worker]."""
+    """Add the tasks of the given modules, or of the modules in [tool.bide.worker]."""
     import_from_here()
     if not modules:
         modules = import_configured("its tasks are listed only if a worker serves them")
     served = TaskRegistry(modules)
     for name in served.names():
         rows[name] = _Row(name, takes="")
-        with suppress(Exception):  # such as ValueError: it has no signature
+        with suppress(Exception):  # for instance ValueError: it has no signature
             rows[name].takes = str(inspect.signature(served.function(name)))
     for task_queue, names in known_task_queues().items():
         for name in names:
@@ -248,7 +248,7 @@ def _add_known(rows: dict[str, _Row], modules: Sequence[str]) -> None:
 
 
 def _add_served(rows: dict[str, _Row], live: Sequence[WorkerInfo]) -> None:
-    """Add the tasks of workers."""
+    """Add the tasks of live workers."""
     for worker in live:
         for name in worker.about.tasks:
             rows.setdefault(name, _Row(name)).workers.append(worker.name)
@@ -257,7 +257,7 @@ def _add_served(rows: dict[str, _Row], live: Sequence[WorkerInfo]) -> None:
 
 
 def _count(row: _Row, live: Sequence[WorkerInfo]) -> Cell:
-    """How many workers serve it; a remark if jobs of it came, or might, and none does."""
+    """Return how many workers serve it; a remark if it has or may have jobs, and none does."""
     if row.workers:
         return Cell(str(len(row.workers)))
     if row.asked:

@@ -1,12 +1,13 @@
-"""`bide demo`: an order desk on a server and workers of its own, and books that must balance.
+"""`bide demo`: processes orders on a server and workers of its own, and checks every order.
 
-Orders come from a CSV file. For each, the desk enqueues a notification and a cancellation at the
-payment deadline; a payment in time takes the cancellation back. One of the workers is killed in
-the middle of it. In the end a checker goes through the journal that the jobs wrote, order by
-order: nothing early, nothing lost, nothing twice without a cause.
+Orders come from a CSV file. For each order, the desk enqueues a notification and a cancellation at
+the payment deadline. A payment in time cancels the cancellation. One of the workers is killed
+meanwhile. At the end, a checker reads the journal that the jobs wrote, and checks that no job was
+early, lost, or run twice without a cause.
 
     play      the jobs, the desk, the worker processes, the progress
-    books     the journal, and the checker, alone: python -m bide.cli.demo.books ORDERS.csv JOURNAL
+    books     the journal and the checker, also alone: python -m bide.cli.demo.books ORDERS.csv
+    JOURNAL
 """
 
 from __future__ import annotations
@@ -58,5 +59,5 @@ def demo(orders_csv: Path | None, orders: int | None, speed: float, keep: Path |
 
 def _stop(number: int, frame: FrameType | None) -> None:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(other, signal.SIG_IGN)  # tidying up is not to be interrupted
+        signal.signal(other, signal.SIG_IGN)  # no signal may interrupt the cleanup
     sys.exit(128 + number)

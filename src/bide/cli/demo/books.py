@@ -1,10 +1,10 @@
-"""The journal of `bide demo`, and its books: an order-by-order check of the journal.
+"""The journal of `bide demo`, and the check of the journal, order by order.
 
     python -m bide.cli.demo.books ORDERS.csv JOURNAL
 
-The desk and every job append to the journal, a line of JSON an event. Each line goes out in a
-single `write` to a file opened with `O_APPEND`, so the lines of several processes never mix, and
-what a process wrote before it was killed is there. All times are whole microseconds since 1970.
+The desk and every job append events to the journal, one line of JSON for each. Each line is a
+single `write` to a file opened with `O_APPEND`. So the lines of several processes never mix, and
+the lines of a killed process remain. All times are integer microseconds since 1970.
 
 The orders come from a CSV file:
 
@@ -12,19 +12,19 @@ The orders come from a CSV file:
     A-0001,0.0,2.5,1.2
     A-0002,0.1,2.0,
 
-`placed` counts in seconds from the start of the scenario; `deadline` (by when it must be paid) and
-`paid_after` (when it is; empty for never) count from when the order was placed.
+`placed` is in seconds from the start of the scenario. `deadline`, by which the order must be paid,
+and `paid_after`, empty if it is never paid, are in seconds from `placed`.
 
-The check asks no server and trusts no counter: it reads the CSV file and the journal alone. For
-each order it holds the journal against these rules:
+The check uses no server and no counter: it reads only the CSV file and the journal. For each order
+it checks these rules:
 
-- The desk placed it, and both jobs are due when it asked for them: the server's clock lay between
-  the desk's two looks at its own when it added the delay.
-- The notification ran to its end once. A run more has a cause only if the run before it began in a
-  process that was killed, and before that was killed.
-- Either it was paid in time, and the cancellation never ran, or the cancellation ran to its end
-  once, as above. The queue may refuse to stop a cancellation only once its deadline is there.
-- Nothing began before it was due.
+- The desk placed it, and the due times of both jobs are correct: the server added the delay to a
+  time between two readings of the desk's clock.
+- The notification finished once. Another run has a cause only if the run before it started in a
+  process that was killed later.
+- Either it was paid in time, and the cancellation never ran, or the cancellation finished once, as
+  above. The queue may refuse to cancel a cancellation only from its deadline on.
+- No job started before it was due.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
 
 
 class Opened(_Event, frozen=True):
-    """The scenario began."""
+    """The scenario has started."""
 
     at_us: int
     speed: float
-    """How many seconds of the scenario pass in one."""
+    """Seconds of the scenario per second."""
     notify_after: float
-    """When a notification is due, in seconds of the scenario after its order was placed."""
+    """Seconds of the scenario from the placement of an order until its notification is due."""
 
 
 class Placed(_Event, frozen=True):
-    """An order was placed: its two jobs were asked for, and answered with their due times."""
+    """An order was placed: its two jobs were enqueued, with these due times."""
 
     order: str
     asked_us: int
@@ -84,7 +84,7 @@ class Placed(_Event, frozen=True):
 
 
 class Paid(_Event, frozen=True):
-    """An order was paid; in time, if its cancellation could be stopped."""
+    """An order was paid; in time, if its cancellation could be cancelled."""
 
     order: str
     asked_us: int
@@ -102,25 +102,25 @@ class _Run(_Event, frozen=True):
 
     @property
     def key(self) -> tuple[str, Kind, int, int]:
-        """What the begin and the end of one run have in common."""
+        """The key that the start and the end of one run share."""
         return self.order, self.kind, self.token, self.pid
 
 
 class Begun(_Run, frozen=True):
-    """A job began."""
+    """A job has started."""
 
     due_us: int
     started_us: int
 
 
 class Finished(_Run, frozen=True):
-    """A job finished."""
+    """A job has finished."""
 
     done_us: int
 
 
 class Killed(_Event, frozen=True):
-    """A worker was killed: not before `at_us`, and it had ended by `ended_us`."""
+    """A worker was killed between `at_us` and `ended_us`."""
 
     pid: int
     at_us: int
@@ -133,14 +133,14 @@ _decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
 
 
 class DemoError(BideError):
-    """The demo cannot use a file or its workers; the message says what to do about it."""
+    """The demo cannot use a file or its workers; the message names the fix."""
 
 
 class Journal:
     """Appends events."""
 
     def __init__(self, path: Path) -> None:
-        """Open a journal; made if need be."""
+        """Open a journal, and create it if necessary."""
         self._path = path
         with self._explained():
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -168,7 +168,7 @@ class Journal:
 
 
 class Record:
-    """The events of a journal, by order and by process; it can be read along while it grows."""
+    """The events of a journal, by order and by process; readable while the journal grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -177,7 +177,7 @@ class Record:
         self.unreadable: list[int] = []
         """The numbers of lines that are not events."""
         self.torn = False
-        """The last line has no end, as if its writer was killed over it. It counts for nothing."""
+        """Whether the last line is incomplete, as of a killed writer. It is ignored."""
         self.opened: Opened | None = None
         self.placed: defaultdict[str, list[Placed]] = defaultdict(list)
         self.paid: defaultdict[str, list[Paid]] = defaultdict(list)
@@ -187,7 +187,7 @@ class Record:
         self.killed: dict[int, Killed] = {}
 
     def read(self) -> list[Event]:
-        """Read what was added since the last call; a line without an end waits for the next."""
+        """Read the lines added since the last call, without an incomplete last line."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
@@ -232,19 +232,19 @@ _LONGEST: Final = 366 * 86_400.0
 
 
 class Order(NamedTuple):
-    """One order; all times in seconds of the scenario."""
+    """An order; all times are in seconds of the scenario."""
 
     number: str
     placed: float
     """Since the start of the scenario."""
     deadline: float
-    """By when it must be paid, since it was placed."""
+    """The deadline of the payment, from `placed`."""
     paid_after: float | None
-    """When it is paid, since it was placed; None for never."""
+    """When it is paid, from `placed`; None for never."""
 
 
 class Orders(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
     good: list[Order]
     bad: list[str]
@@ -252,7 +252,7 @@ class Orders(NamedTuple):
 
 
 def sample() -> Path:
-    """The orders that come with bide."""
+    """Return the orders that are part of bide."""
     return Path(str(resources.files("bide.cli.demo").joinpath("orders.csv")))
 
 
@@ -327,7 +327,7 @@ def _seconds(column: str, text: str) -> float:
 
 
 def scale(orders: list[Order], count: int) -> list[Order]:
-    """Cut or repeat orders until there are `count`; what is repeated gets new numbers."""
+    """Cut or repeat orders until there are `count`; repeated orders get new numbers."""
     if count <= len(orders):
         return orders[:count]
     repeats = -(-count // len(orders))
@@ -355,7 +355,7 @@ KINDS: Final = (EARLY, LOST, TWICE, PAID_YET_CANCELLED, MISCOUNTED)
 
 
 class Problem(NamedTuple):
-    """One thing that should not have happened."""
+    """A broken rule."""
 
     kind: str
     text: str
@@ -363,31 +363,31 @@ class Problem(NamedTuple):
 
 @dataclass
 class Books:
-    """What the checker found."""
+    """The result of the check."""
 
     orders: int = 0
     enqueued: int = 0
     run: int = 0
-    """Jobs that ran to their end."""
+    """Number of jobs that have finished."""
     cancelled: int = 0
-    """Jobs cancelled: the cancellations of orders that were paid in time."""
+    """Number of cancelled jobs: the cancellations of orders that were paid in time."""
     redelivered: int = 0
-    """Runs of a job whose earlier run ended because its process was killed."""
+    """Number of runs of a job whose earlier run was in a killed process."""
     lateness_us: list[int] = field(default_factory=list)
-    """How long after its due time the first run of each job began."""
+    """Microseconds from the due time of each job to its first run."""
     redelivered_us: list[int] = field(default_factory=list)
-    """How long after their due time redelivered runs began."""
+    """Microseconds from the due time to each redelivered run."""
     killed: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def balanced(self) -> bool:
-        """Whether everything happened as it should have."""
+        """Whether no rule was broken."""
         return not self.problems
 
     def find(self, kind: str, text: str) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.problems.append(Problem(kind, text))
 
 
@@ -481,19 +481,19 @@ def _check_job(books: Books, record: Record, number: str, kind: Kind, due_us: in
 
 
 SHOWN: Final = 10
-"""Problems that are shown one by one."""
+"""Maximum number of problems that are listed."""
 
 BAR: Final = 36
 """The width of the longest bar, in characters."""
 
 EDGES_US: Final = [step * 10**power for power in range(8) for step in (1, 2, 5)]
-"""Where one bucket of the histogram ends and the next begins."""
+"""The bounds of the buckets of the histogram."""
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def report(books: Books, console: Console | None = None) -> None:
-    """Print it all."""
+    """Print the result."""
     console = console or Console(highlight=False)
     console.print(Text("\n").join([*_table(books), Text()]))
     if books.lateness_us:
@@ -543,12 +543,12 @@ def _row(name: str, count: int, style: str, remark: str = "") -> Text:
 
 
 def percentile(sorted_values: Sequence[int], percent: float) -> int:
-    """The least value that `percent` of all do not exceed."""
+    """Return the smallest value that `percent` of all values do not exceed."""
     return sorted_values[max(0, math.ceil(len(sorted_values) * percent / 100) - 1)]
 
 
 def histogram(books: Books, ascii_only: bool = False) -> Iterator[Text]:
-    """Bars from the least to the greatest lateness; `...` for a stretch of two or more empty."""
+    """Yield a bar for each bucket; `...` stands for two or more empty buckets in a row."""
     first = Counter(bisect_right(EDGES_US, value) for value in books.lateness_us)
     redelivered = Counter(bisect_right(EDGES_US, value) for value in books.redelivered_us)
     both = first + redelivered
@@ -559,7 +559,7 @@ def histogram(books: Books, ascii_only: bool = False) -> Iterator[Text]:
         for place in (last - 1, last) if last - before == 2 else (last,):
             n, again = first[place], redelivered[place]
             width = both[place] / max(both.values()) * BAR
-            eighths = max(1, round(width * 8)) if width else 0  # whatever there is, is seen
+            eighths = max(1, round(width * 8)) if width else 0  # every non-empty bucket is visible
             bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
             bar = "#" * math.ceil(width) if ascii_only else bar
             low = describe(EDGES_US[place - 1] / 1e6) if place else "less"
@@ -576,7 +576,7 @@ def histogram(books: Books, ascii_only: bool = False) -> Iterator[Text]:
 
 
 def main() -> None:
-    """Check two files and print the outcome; exits with 0 only if the books balance."""
+    """Check a journal against its orders; print the result, and exit with 0 if it is good."""
     try:
         if len(sys.argv) != 3:
             raise UsageError("Usage: python -m bide.cli.demo.books ORDERS.csv JOURNAL")

@@ -1,13 +1,13 @@
-"""Plays the orders: a server, workers, the desk, one kill, the wait for the last job.
+"""Runs the demo: a server, workers, the desk, one kill, and the wait for the last job.
 
-The desk plays the orders, each at its time. For each order it enqueues two jobs: a notification a
-little later, and a cancellation at the payment deadline. If the order is paid, the desk stops its
-cancellation; whether that was in time, the queue says. Each job says in the journal that it has
-begun, and that it is done.
+The desk places each order at its time. It enqueues two jobs for each order: a notification a little
+later, and a cancellation at the payment deadline. When the order is paid, the desk cancels the
+cancellation; the reply shows whether that was in time. Each job records its start and its end in
+the journal.
 
 The workers (`bide worker bide.cli.demo.play`) run in sessions of their own, so that Ctrl-C in a
-terminal reaches the demo alone, which then ends them. Should the demo be killed, they see the end
-of their standard input, a pipe that the demo holds, and end too.
+terminal reaches only the demo, which then ends them. If the demo is killed, their standard input, a
+pipe from the demo, closes, and they end too.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from bide.model.durations import at_to_us, describe
 from bide.views._sync import Site
 
 JOURNAL: Final = "BIDE_DEMO_JOURNAL"
-"""The environment variable with the journal's path, set for the demo's workers."""
+"""The environment variable with the path of the journal, for the demo's workers."""
 
 
 async def notify(order: str) -> None:
-    """Tell a customer about an order; this takes as long as a mail server might: 100 to 300 ms."""
+    """Notify a customer about an order; this takes 100 to 300 ms, like a call of a mail server."""
     with journaled(books.NOTIFY, order):
         await asyncio.sleep(0.1 + zlib.crc32(order.encode()) % 200 / 1000)
 
@@ -58,12 +58,12 @@ async def notify(order: str) -> None:
 def cancel_unpaid(order: str) -> None:
     """Cancel an order whose payment deadline has passed."""
     with journaled(books.CANCEL, order):
-        pass  # here a shop would put the goods back on the shelf
+        pass  # a shop would return the goods to its stock here
 
 
 @contextmanager
 def journaled(kind: books.Kind, order: str) -> Iterator[None]:
-    """Note the begin and the end of a job."""
+    """Record the start and the end of a job."""
     started_us = now_us()
     job = current_job()
     run = (order, kind, job.id, job.attempt, job.token, os.getpid())
@@ -88,14 +88,14 @@ if JOURNAL in os.environ:
 
 
 def now_us() -> int:
-    """This machine's clock, which is the embedded server's too."""
+    """Return this machine's time, which is also the embedded server's."""
     return time.time_ns() // 1000
 
 
 QUEUE: Final = "orders"
 WORKERS: Final = 3
 LEASE: Final = 2.0
-"""Seconds for which a job is held; short, so that the killed worker's jobs are due again soon."""
+"""Seconds of a lease; short, so that the killed worker's jobs run again soon."""
 
 START_TIMEOUT: Final = 120.0
 STOP_TIMEOUT: Final = 5.0
@@ -108,9 +108,9 @@ class Workers:
         """Set up; the workers log to files in that directory."""
         self._logs = logs
         self.pids: list[int] = []
-        """The process ids of all workers, also of a killed one."""
+        """The process ids of all workers, including the killed one."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        """Those that should run."""
+        """The workers that should be running."""
 
     def start(self, url: str, journal: Path) -> None:
         """Start the workers, and wait until the server knows all of them."""
@@ -139,7 +139,7 @@ class Workers:
             time.sleep(_LOOK_EVERY)
 
     def check(self) -> None:
-        """See that all those run that should."""
+        """Check that all workers that should run are running."""
         for pid, process in self._processes.items():
             if process.poll() is not None:
                 log = self._logs / f"worker-{self.pids.index(pid) + 1}.log"
@@ -148,14 +148,14 @@ class Workers:
                 raise books.DemoError("\n    ".join([ended, *said]))
 
     def kill(self, pid: int) -> books.Killed:
-        """Kill one (SIGKILL) and wait for its end."""
+        """Kill a worker (SIGKILL) and wait for its end."""
         process, at_us = self._processes.pop(pid), now_us()
         process.kill()
         process.communicate()
         return books.Killed(pid, at_us, now_us())
 
     def end(self, error: type[BaseException] | None, *_: object) -> None:
-        """Have all end: after a whole run, they are asked first, and get a moment."""
+        """End all workers; after a complete run, with a request and some time first."""
         deadline = time.monotonic() + (0.0 if error else STOP_TIMEOUT)
         for process in self._processes.values():
             process.terminate()
@@ -168,11 +168,11 @@ class Workers:
 
 REDRAW_EVERY: Final = 0.1
 LINE_EVERY: Final = 2.0
-"""Seconds between the plain lines."""
+"""Seconds between two lines of progress without a terminal."""
 
 
 class View:
-    """Shows a run while it lasts."""
+    """Shows the progress of a run."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)
@@ -180,11 +180,11 @@ class View:
         self._next = 0.0 if self.console.is_terminal else time.monotonic() + LINE_EVERY
 
     def say(self, what: str, text: str | Text, style: str = "") -> None:
-        """Print a line, above the live picture if there is one."""
+        """Print a line, above the live progress if there is one."""
         self.console.print(Text.assemble("  ", (f"{what:9}", style), " ", text), soft_wrap=True)
 
     def show(self, record: books.Record, orders: int, elapsed: float, pids: list[int]) -> None:
-        """Show how far the run is, if it has not been shown just now."""
+        """Show the progress, unless it was shown a moment ago."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -198,7 +198,7 @@ class View:
             self.say(f"{elapsed:.1f} s", ", ".join(f"{n:,} {name}" for name, n, _ in counts))
 
     def end(self) -> None:
-        """Take the live picture away."""
+        """Remove the live progress."""
         self._live.stop()
 
 
@@ -244,19 +244,19 @@ NOTIFY_AFTER: Final = 0.4
 """Seconds of the scenario from an order to its notification."""
 
 BATCH: Final = 200
-"""Orders placed in one round trip at most."""
+"""Maximum number of orders that are placed in one round trip."""
 
 PATIENCE: Final = 3 * LEASE
-"""Seconds without any event, once all is due, after which missing jobs are given up."""
+"""Seconds without an event, once all jobs are due, after which missing jobs count as lost."""
 
 _LOOK_EVERY: Final = 0.01
 _FRESH_US: Final = 60_000
-"""A notification takes 100 ms or more: one that began this recently is under way."""
+"""A notification takes at least 100 ms, so one that started within this time is still running."""
 
 
 @dataclass
 class Desk:
-    """Plays a scenario: places the orders, has them paid, and kills a worker in between."""
+    """Runs a scenario: places the orders, pays them, and kills a worker meanwhile."""
 
     queue: Queue
     journal: books.Journal
@@ -274,14 +274,15 @@ class Desk:
             if order.paid_after is not None
         ]
         self._todo = deque(sorted(todo, key=itemgetter(0)))
-        """When, in the scenario's time, whether an order is paid or else placed, and which."""
+        """The steps: the time in the scenario, whether the order is paid (otherwise placed), the
+        order."""
         self._last_due_us = 0
         self._taken_back = 0
-        """Cancellations that were cancelled, because the order was paid in time."""
+        """Number of cancellations that were cancelled because the order was paid in time."""
         self._heard = time.monotonic()
 
     def run(self) -> None:
-        """Play until every job has run, or those that are missing are given up."""
+        """Run until every job has run, or the missing jobs count as lost."""
         started = time.monotonic()
         self.journal.write(books.Opened(now_us(), self.speed, NOTIFY_AFTER))
         while self._todo or not self._ended():
@@ -335,9 +336,9 @@ class Desk:
             self._heard = time.monotonic()
 
     def _kill_one(self) -> None:
-        """Kill the worker that has most under way, once a third of the orders is placed.
+        """Kill the worker with the most running jobs, once a third of the orders is placed.
 
-        A notification takes a while, so what has just begun is under way for certain.
+        A notification takes some time, so one that has just started is certainly still running.
         """
         placed = len(self.record.placed)
         if placed * 3 < len(self.orders):
@@ -378,7 +379,7 @@ class Desk:
 
 
 def cancellation_of(number: str) -> str:
-    """The id of an order's cancellation: the desk's own, so that a payment need not look it up."""
+    """Return the id of an order's cancellation; the desk chooses it, so that a payment knows it."""
     return f"cancel-{number}"
 
 
@@ -386,7 +387,7 @@ JOURNAL_FILE: Final = "journal.jsonl"
 
 
 def play(path: Path | None, number: int | None, speed: float, keep: Path | None) -> books.Books:
-    """Play the orders of a file, or of the sample, and balance the books.
+    """Run the orders of a file, or of the sample, and check the journal.
 
     The file is cut or repeated to `number` orders. Journal and logs stay in the directory `keep`.
     """
@@ -397,7 +398,7 @@ def play(path: Path | None, number: int | None, speed: float, keep: Path | None)
     if keep:
         _prepare(keep)
     with Server.start() as server, closing(Queue(QUEUE, url=server.url)) as queue:
-        # The server's directory is a temporary one: it goes with the server, whatever happens.
+        # The server's directory is temporary: it is always removed with the server.
         directory = keep or server.directory
         file = directory / JOURNAL_FILE
         view, workers = View(), Workers(directory)
