@@ -1,4 +1,4 @@
-"""Queues, jobs and tasks, as users hold them; blocking ones and awaited ones."""
+"""The public classes of queues, jobs and tasks: blocking ones and awaited ones."""
 
 from bide.queue._async.events import AsyncEventListener, AsyncEvents
 from bide.queue._async.job import AsyncJob, AsyncTask

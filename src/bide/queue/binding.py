@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bide.client import blocking as sync
 
 REST: Final = 30.0
-"""Seconds before registering a queue is tried again after an error: one try may take 5 s."""
+"""Seconds after an error until the queue is registered again: each try may take 5 s."""
 
 KNOWN_FOR: Final = 60.0
 """Seconds after which a queue is registered again, because it may have been removed meanwhile."""

@@ -84,7 +84,7 @@ _SENT_APART: Final = CONSTRAINTS | APART
 _OPTIONS: Final = frozenset(Options.__annotations__)
 _SETTINGS: Final = frozenset(QueueSettings.__annotations__)
 _MEANT: Final = {name: name for name in (*_OPTIONS, "queue")} | {"countdown": "delay", "eta": "at"}
-"""Options that callers give among a task's arguments by mistake, and the option they mean."""
+"""Options that callers may pass among a task's arguments by mistake, with the right option."""
 _values_of: Final = itemgetter(*_OPTIONS)
 
 
@@ -597,7 +597,7 @@ _CALLS_ELSEWHERE: Final = {
     "send": "task.enqueue(...)",
     "send_with_options": "task.options(delay=...).enqueue(*args, **kwargs)",
 }
-"""The calls of other libraries that enqueue a task, and what is written here."""
+"""The calls of other libraries that enqueue a task, and the calls of bide."""
 
 
 class TaskCall(Generic[P, R, Q]):
@@ -625,7 +625,7 @@ class TaskCall(Generic[P, R, Q]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Name the call of bide for a call that tasks of other libraries have."""
+            """Raise an error that names the call of bide, for calls that other libraries have."""
             call = _CALLS_ELSEWHERE.get(name)
             hint = f"; write {call}." if call else ""
             raise AttributeError(

@@ -1,4 +1,4 @@
-"""Items of delay queues as users hold them, arguments, and the claim sessions of a process.
+"""The items of delay queues, the arguments of their methods, and the claim sessions of a process.
 
 Concurrent calls, in threads or tasks, need different sessions, so each call uses a free one.
 Sessions belong to one process: a forked child starts with none, otherwise parent and child would
@@ -133,14 +133,14 @@ class ItemBatch(Sequence[I], Generic[I]):
 
     @property
     def unanswered(self) -> list[I]:
-        """The items that have no answer yet."""
+        """Return the items that have no answer yet."""
         return [item for item in self._items if item.answer is None]
 
 
 C = TypeVar("C")
 
 RETENTION: Final = Retention(completed=0, cancelled=0)
-"""Taken items are not kept, except for 15 s, so that a repeated call finds what it took."""
+"""Taken items are kept for 15 s only, so that a repeated call returns the same items."""
 
 ANSWERS: Final[dict[str | None, str]] = {
     "complete": "ack",
@@ -148,14 +148,14 @@ ANSWERS: Final[dict[str | None, str]] = {
     "fail": "fail",
     "release": "released",
 }
-"""How items are answered, in the words of users."""
+"""The answers of items, in the words of users."""
 
 FIRST_DELAY, LONGEST_DELAY = 1_000_000, 300_000_000
 """Microseconds before an item that `each` went past comes again: the first, and the longest after
 doubling."""
 
 LEASE: Final = 30.0
-"""Seconds for which an item is held, unless its consumer says otherwise."""
+"""The default lease of an item in seconds."""
 
 
 class TakeOptions(NamedTuple):
@@ -354,7 +354,7 @@ def check_reply(seal: Seal, reply: Claim, count: int) -> CheckedReply:
             continue
         if len(found.items) < count:
             found.items.append((job, data))
-        else:  # the reply to a repeated call that asked for more items
+        else:  # the reply to an earlier call with a larger number
             found.settles.append(release(job))
     return found
 

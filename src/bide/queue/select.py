@@ -1,13 +1,13 @@
-"""Which jobs are meant: a filter, how far a list was read, and where to go on.
+"""Filters of jobs, the paging of lists, and the changes of selected jobs.
 
-The library, the command line and the dashboard have this one filter.
+The library, the command line and the dashboard share this filter.
 
 A search reads state by state and queue by queue, a bounded number of jobs at a time, and can be
 continued. A page is read by its offset in the list, and each job that leaves the list before that
 offset moves all others up. So pages overlap. If a page contains nothing that was read before, the
 jobs have moved up by more than the overlap, and the search reads further up.
 
-`VERBS` is one table of what can be done to jobs, for the same three.
+`VERBS` is their shared table of changes.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ from bide.tasks.registry import task_name
 from bide.tasks.task import signature_of_loaded
 
 _NUMBER: Final = re.compile(
-    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\d+"  # a UUID is one
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\d+"  # also a UUID
 )
 _QUOTED: Final = re.compile(r"(?<!\w)'(?:[^']|'(?=\w))*'|\"[^\"]*\"")
 """An apostrophe within a word does not start a quotation."""
 LONGEST_LINE: Final = 200
 _COMPARED: Final = 1_000
-"""Characters of a line that are compared; what is quoted is often longer than what is shown."""
+"""Number of compared characters of a line; more than are shown, because quotes may be long."""
 
 
 def first_line(error: ErrorInfo) -> str:
-    """The first line of a message, as far as it is compared."""
+    """Return the compared part of a message: its first line, cut."""
     return error.message[:_COMPARED].partition("\n")[0]
 
 
 def kind_of(error: ErrorInfo | None) -> str:
-    """The same text for all failures of a kind, such as `ValueError: no order #`."""
+    """Return the text that all failures of a kind share, such as `ValueError: no order #`."""
     if error is None:
         return "(no error was kept)"
     message = _NUMBER.sub("#", _QUOTED.sub("'…'", first_line(error)))[:LONGEST_LINE]
-    # It goes through addresses and forms, which neither blanks at the ends nor controls survive.
+    # Addresses and forms lose blanks at the ends, and control characters.
     return printable(f"{error.type}: {message}" if message.strip() else error.type).strip()
 
 
 OVERLAP: Final = 50
-"""Jobs that are read once more with each page."""
+"""Number of jobs that consecutive pages share."""
 
 BACK: Final = 200
-"""Places by which it goes back where it has met nothing that it knows."""
+"""Number of places to go back if a page has no job of the page before."""
 
 
 class Paging:
-    """How far a list was read."""
+    """The position of a search in a list."""
 
     def __init__(self, start: int = 0, known: Sequence[str] = ()) -> None:
-        """Start at a place; `known` was read right before it, or the last of that."""
+        """Start at a place; `known` has the ids that were read right before it."""
         self.start = start
         self._known = set(known)
         self._first = self._size = 0
@@ -80,13 +80,13 @@ class Paging:
         """Whether there is nothing left to read."""
 
     def page(self, most: int) -> tuple[int, int]:
-        """Place and size of the page to read next, for `most` that were not read before."""
+        """Return place and size of the next page, for up to `most` new ids."""
         self._first = max(0, self.start - OVERLAP) if self._known else self.start
         self._size = most + self.start - self._first
         return self._first, self._size
 
     def read(self, ids: Sequence[str]) -> dict[str, int]:
-        """Of the ids of that page those that were not read before, with their places."""
+        """Return the new ids of that page, with their places."""
         met = next((i for i, id in enumerate(ids) if id in self._known), None)
         if met is None and self._known and self._first:
             self.start = max(0, self._first - BACK)
@@ -100,22 +100,22 @@ class Paging:
 
 
 EVERY: Final = 1_000_000_000
-"""More jobs than any server holds, for a search that looks at each."""
+"""More jobs than any server holds, for a search without a limit."""
 
 PAGE: Final = MAX_PAGE - OVERLAP
 """Jobs that such a search reads per round trip."""
 
 LOOK: Final = 2_000
-"""Jobs that one page looks at, at most."""
+"""Maximum number of jobs that are read for one page of results."""
 
 MOVING: Final = (State.WAITING, State.DELAYED)
-"""States whose lists lose their first jobs; the others gain theirs there."""
+"""States whose lists lose jobs at the start; other lists gain jobs there."""
 
 _DIGITS: Final = re.compile("[0-9]{1,12}")
 
 
 class FoundJob(NamedTuple):
-    """A job, where it was found."""
+    """A job, with its queue."""
 
     queue: str
     snapshot: Snapshot
@@ -132,17 +132,17 @@ class FoundJob(NamedTuple):
 
     @property
     def job(self) -> JobView[Any]:
-        """The job, as the library shows it; pickled arguments stay unread."""
+        """The job as a `JobView`; pickled arguments are not read."""
         return JobView(None, self.snapshot.id, snapshot=self.snapshot)
 
     @property
     def has_not_begun(self) -> bool:
-        """Whether it is a job that has yet to run."""
+        """Whether it is a job that waits, is delayed or is blocked."""
         return self.state in UNBEGUN and not self.snapshot.is_item
 
     @property
     def moment_us(self) -> int:
-        """When it finished, or began to run, or is due: as its state has it."""
+        """When it finished, started or is due, depending on its state."""
         seen = self.snapshot
         if seen.state in FINISHED:
             return seen.finished_us
@@ -152,25 +152,25 @@ class FoundJob(NamedTuple):
 
     @property
     def ago(self) -> float:
-        """Seconds since that moment, by the server's clock; negative for one to come."""
+        """Seconds since that moment, by the server's clock; negative if it is in the future."""
         return (self.snapshot.now_us - self.moment_us) / 1e6
 
 
 UNBEGUN: Final = (State.WAITING, State.DELAYED, State.BLOCKED)
 
 Mask = Callable[[str, str, Any], Any]
-"""From a task's name, what it is (`args`, `kwargs`, `meta`, `result`, `data`, `error`) and the
-value: what is shown in its place, as JSON can hold it. An error is text: its message, and then its
-traceback."""
+"""Takes a task's name, the kind (`args`, `kwargs`, `meta`, `result`, `data`, `error`) and a value,
+and returns the value to show, which JSON can hold. For an error it is called with the message, and
+then with the traceback."""
 
 
 def unmasked(task: str, kind: str, value: Any) -> Any:
-    """Show every value: the mask of the library, and the mask `none`."""
+    """Show every value; this is the mask of the library, and the mask `none`."""
     return value
 
 
 def masked_error(error: ErrorInfo | None, task: str, mask: Mask) -> ErrorInfo | None:
-    """Return an error as it is shown: with its message and its traceback behind the mask."""
+    """Return an error with its message and its traceback masked."""
     if error is None or mask is unmasked:
         return error
     shown = [mask(task, "error", text) for text in (error.message, error.traceback)]
@@ -179,7 +179,7 @@ def masked_error(error: ErrorInfo | None, task: str, mask: Mask) -> ErrorInfo | 
 
 
 def searched(snapshot: Snapshot, mask: Mask) -> str:
-    """Return the text that a search looks in: only what the page shows of the job."""
+    """Return the text of a job that a search compares: only what the dashboard shows."""
     parts = [snapshot.id]
     try:
         if snapshot.is_item:
@@ -197,45 +197,45 @@ def searched(snapshot: Snapshot, mask: Mask) -> str:
 
 @dataclass(frozen=True)
 class Filter:
-    """What a job must be, to be meant."""
+    """The conditions of a selection of jobs."""
 
     states: tuple[State, ...]
     task: str | None = None
-    """A pattern with the wildcards of a shell."""
+    """A pattern of the task's name, with the wildcards of a shell."""
     group: str | None = None
-    """The name of its group."""
+    """The name of the group."""
     args: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments by name or position, behind the mask; others may be anything. Pickled arguments are
-    not read."""
+    """Masked arguments by name or position; other arguments may have any value. Pickled arguments
+    are not read."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """The same of its meta."""
+    """Masked entries of the meta."""
     error: str | None = None
-    """Another, of the line `ValueError: no such order`."""
+    """A pattern of the last error, in the form `ValueError: no such order`."""
     kind: str = ""
-    """Of failure, as `kind_of` names it."""
+    """The kind of failure, in the form of `kind_of`."""
     text: str = ""
-    """In what is shown of the job, behind the mask."""
+    """A text that the masked data of the job contain."""
     since_us: int | None = None
     until_us: int | None = None
-    """A range of the moment at which it came to its state, or is due."""
+    """A range for the moment at which it came to its state, or is due."""
     older_us: int | None = None
-    """How long ago that moment must be, by the server's clock."""
+    """The minimum time since that moment, by the server's clock."""
     due_before_us: int | None = None
 
     def within(self, states: tuple[State, ...]) -> Filter:
-        """The same filter for jobs in these states."""
+        """Return the same filter for jobs in these states."""
         return replace(self, states=states)
 
     @property
     def reads_jobs(self) -> bool:
-        """Whether queue and state alone do not say who is meant."""
+        """Whether the filter needs more than queue and state, so that jobs must be read."""
         return self != Filter(self.states)
 
     def fits(self, seen: FoundJob, mask: Mask) -> bool:
-        """Whether a job is meant."""
+        """Whether a job matches."""
         snapshot, at_us = seen.snapshot, seen.moment_us
         if seen.state not in self.states:
-            return False  # it has moved since the list was read
+            return False  # its state has changed since the list was read
         if self.task is not None and not fnmatchcase(snapshot.task, self.task):
             return False
         if self.group is not None and snapshot.constraints.group != self.group:
@@ -257,13 +257,13 @@ class Filter:
         return not self.text or self.text.lower() in searched(snapshot, mask).lower()
 
     def _fits_error(self, error: ErrorInfo | None) -> bool:
-        """Whether it is of these errors, and of this kind."""
+        """Whether an error matches the pattern and the kind."""
         if self.error is not None and not (error and fnmatchcase(error_line(error), self.error)):
             return False
         return not self.kind or kind_of(error) == self.kind
 
     def _fits_payload(self, snapshot: Snapshot, mask: Mask) -> bool:
-        """Whether its arguments and its meta have these values."""
+        """Whether the arguments and the meta have these values."""
         if snapshot.is_item:
             return False
         task = snapshot.task
@@ -275,13 +275,13 @@ class Filter:
                 return True
             body = snapshot.body()
             given = [list(body.args), dict(body.kwargs)]
-            if body.codec != "json":  # values of other types, as JSON would hold them
+            if body.codec != "json":  # convert values of other types to their JSON forms
                 given = msgspec.json.decode(msgspec.json.encode(given))
         except (PayloadError, msgspec.MsgspecError, TypeError, ValueError, RecursionError):
             return False
         args, kwargs = mask(task, "args", given[0]), mask(task, "kwargs", given[1])
         if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
-            return False  # what the mask shows has no values
+            return False  # the mask has replaced all values
         takes = signature_of_loaded(task)
         named: dict[str, Any] = {**kwargs}
         for i, value in enumerate(args):
@@ -304,7 +304,7 @@ def _has(given: Any, wanted: Mapping[str, Any]) -> bool:
 
 
 def as_stored(values: Any, what: str) -> dict[str, Any]:
-    """Values to compare with stored ones, by name: plain, as JSON holds them.
+    """Convert values, by name, to their JSON forms, to compare them with stored values.
 
     Raises:
         UsageError: it is not a mapping, or has a value that JSON cannot hold.
@@ -320,7 +320,7 @@ def as_stored(values: Any, what: str) -> dict[str, Any]:
 
 
 def read_value(text: str) -> Any:
-    """An argument as typed: JSON where it is JSON (`42`, `true`, `[1]`, `"42"`), else text."""
+    """Parse a typed argument: as JSON if it is valid (`42`, `true`, `[1]`), otherwise as text."""
     try:
         return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -328,15 +328,15 @@ def read_value(text: str) -> Any:
 
 
 def _no_number(name: str) -> None:
-    """Python's reader takes NaN and Infinity, which JSON has not: they are text."""
+    """Refuse NaN and Infinity, which Python's parser accepts and JSON does not have."""
     raise ValueError(name)
 
 
 def read_pairs(name: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Names and values as typed: `user_id=42`.
+    """Parse typed names and values: `user_id=42`.
 
     Raises:
-        UsageError: one has no name or no value.
+        UsageError: a pair has no name or no value.
     """
     found = {}
     for pair in pairs:
@@ -361,7 +361,7 @@ def make_filter(
     since: datetime | None,
     until: datetime | None,
 ) -> Filter:
-    """Make a filter of the arguments of `queue.where`.
+    """Create a filter from the arguments of `queue.where`.
 
     Raises:
         UsageError: an argument is invalid.
@@ -390,62 +390,62 @@ def make_filter(
 
 
 def checked_text(text: Any, what: str) -> str:
-    """A text that a filter looks for."""
+    """Check a text that a filter compares."""
     if not isinstance(text, str) or not text:
         raise UsageError(f"{what} must be text to look for, not {text!r}.")
     return text
 
 
 def before_us(when: Duration | datetime, name: str = "due_before") -> int:
-    """A moment, or one so long from now, in microseconds."""
+    """Convert a moment, or a duration from now, to microseconds since 1970."""
     if isinstance(when, datetime):
         return at_to_us(when, name)
     return at_to_us(datetime.now(UTC)) + to_us(when, name)
 
 
 def pattern_of(text: str) -> str | None:
-    """The pattern that a parameter means; one that begins with = says the whole of a text."""
+    """Convert a parameter to a pattern; a parameter that starts with = must match exactly."""
     if text.startswith("="):
         return escape(text[1:])
     return anywhere(text) if text else None
 
 
 def anywhere(pattern: str) -> str:
-    """A pattern without wildcards may stand anywhere in a text."""
+    """Make a pattern without wildcards match any part of a text."""
     return pattern if any(char in pattern for char in "*?[") else f"*{pattern}*"
 
 
 UNFINISHED: Final = (State.BLOCKED, State.DELAYED, State.WAITING, State.ACTIVE)
-"""States of a job that has not ended, in the order in which it goes through them."""
+"""States of a job that has not ended, in the order in which it passes through them."""
 
 
 def in_turn(states: Sequence[str]) -> tuple[State, ...]:
-    """States in the order in which a job goes through them.
+    """Sort states in the order in which a job passes through them.
 
-    Read in this order, a job that moves on meanwhile is met in its next state.
+    In this order, a search finds a job that changes its state meanwhile in its next state.
     """
     return tuple(state for state in LISTABLE if state in states)
 
 
 class Place(NamedTuple):
-    """Where to continue; as text, what `after` says."""
+    """The position from which to continue; `after` is its text form."""
 
     start: int
-    """In the list of a queue's jobs in a state."""
+    """The index in the list of a queue's jobs in a state."""
     looked: int
-    """How many jobs were looked at before."""
+    """Number of jobs that were read before."""
     state: State
     queue: str
     behind: tuple[str, ...] = ()
-    """The job before it, in a list whose first jobs leave it."""
+    """The job before it, in a list that loses jobs at the start."""
 
     def __str__(self) -> str:
-        behind = (id for id in self.behind if len(id) <= LONGEST)  # another makes no address
+        behind = (id for id in self.behind if len(id) <= LONGEST)  # others fit no address
         return " ".join((f"{self.start}.{self.looked}.{self.state}.{self.queue}", *behind))
 
     @classmethod
     def read(cls, text: str, lists: Sequence[tuple[State, str]]) -> Place:
-        """Read a place; an empty text means the start of the first list."""
+        """Parse a position; an empty text means the start of the first list."""
         if not text:
             return cls(0, 0, *(lists[0] if lists else (State.ACTIVE, "")))
         place, *behind = text.split(" ", 1)
@@ -459,7 +459,7 @@ class Place(NamedTuple):
         )
 
     def up(self, by: int) -> Place:
-        """The same place once so many before it have left the list; no job is passed over."""
+        """Return the position after so many jobs before it have left the list."""
         return self._replace(start=max(0, self.start - by), behind=()) if by else self
 
 
@@ -471,13 +471,13 @@ class How(NamedTuple):
     """The details of a change; each verb reads its own."""
 
     when: str = "+0"
-    """The new due time, to retry or reschedule, as `enqueue.when` writes it."""
+    """The new due time for a retry or reschedule, in the form of `enqueue.when`."""
     running: bool = True
-    """Whether to cancel jobs that run."""
+    """Whether to cancel running jobs."""
     unbegun: bool = True
-    """Whether to delete jobs that have not begun."""
+    """Whether to delete jobs that have not started."""
     over_us: int = 0
-    """The time over which jobs are spread; 0 to give all of them one due time."""
+    """The time over which due times are spread; 0 for one due time for all jobs."""
 
 
 class JobVerb(NamedTuple):
@@ -485,28 +485,28 @@ class JobVerb(NamedTuple):
 
     name: str
     label: str
-    """Of its button."""
+    """The label of its button."""
     past: str
-    """What was done, on the command line."""
+    """The past participle for the command line."""
     done: str
-    """What was done, on the dashboard."""
+    """The past participle for the dashboard."""
     possible: tuple[State, ...]
     usual: tuple[State, ...]
     """The states that a filter on the command line selects if it names none."""
     command: Callable[[Keys, Sequence[str], How], Command[Any]]
     """Returns the command for a bounded number of jobs of a queue."""
     help: str = ""
-    """What its command does; empty if the command line has none."""
+    """The help of its command; empty if the command line has none."""
     leaves_list: bool = True
-    """Whether changed jobs leave the list that they were in. Otherwise they look like the remaining
-    ones."""
+    """Whether changed jobs leave their list. Otherwise they cannot be distinguished from the
+    remaining ones."""
     fine: tuple[str, ...] = ("ok",)
     """Results that count as a success."""
 
     def calls(
         self, keys: Keys, ids: Sequence[str], how: How
     ) -> Iterator[tuple[Sequence[str], Command[Any]]]:
-        """The commands that change jobs of one queue, each a bounded number of them: these ids."""
+        """Return the commands that change the jobs with these ids, a limited number per command."""
         if how.over_us:
             for some, us in spread(ids, how.over_us):
                 yield some, job_commands.reschedule(keys, some, f"+{us}")
@@ -516,7 +516,7 @@ class JobVerb(NamedTuple):
             yield ids[i : i + size], self.command(keys, ids[i : i + size], how)
 
     def check(self, states: Iterable[State]) -> None:
-        """Refuse states of jobs that cannot be changed so.
+        """Refuse states whose jobs do not allow this change.
 
         Raises:
             UsageError: there is such a state.
@@ -530,7 +530,7 @@ class JobVerb(NamedTuple):
 
 
 def read_over(over: Duration, name: str = "over") -> int:
-    """The time over which jobs are spread, in microseconds.
+    """Convert the time over which jobs are spread to microseconds.
 
     Raises:
         UsageError: it is invalid, or zero.
@@ -542,11 +542,11 @@ def read_over(over: Duration, name: str = "over") -> int:
 
 
 MOST_STEPS: Final = 1_000
-"""Moments over which jobs are spread, at most."""
+"""Maximum number of different due times of a spread."""
 
 
 def spread(ids: Sequence[str], over_us: int) -> list[tuple[Sequence[str], int]]:
-    """Jobs in groups, in their order, and how long from now each is due: evenly over a time."""
+    """Yield groups of jobs in their order, each with its delay, evenly over a time."""
     size = min(job_commands.MOST_CHANGED, -(-len(ids) // MOST_STEPS)) or 1
     groups = [ids[i : i + size] for i in range(0, len(ids), size)]
     return [(group, i * over_us // len(groups)) for i, group in enumerate(groups)]
@@ -556,13 +556,13 @@ class BulkResult(NamedTuple):
     """The effect of a change of all jobs that match a filter."""
 
     looked: int = 0
-    """Jobs that were looked at."""
+    """Number of jobs that were read."""
     total: int = 0
-    """Jobs there were to look at."""
+    """Number of jobs to read."""
     found: int = 0
-    """Jobs that match."""
+    """Number of matching jobs."""
     changed: int = 0
-    """Jobs that were changed, or asked to stop."""
+    """Number of jobs that were changed, or asked to stop."""
     results: Mapping[str, int] = {}
     """The number of jobs with each result: `ok`, `asked`, the state that prevented the change, or
     `gone`."""
@@ -610,5 +610,5 @@ VERBS: Final = {
 
 
 def results(replies: Iterable[Any]) -> list[str]:
-    """What came of each job: `ok`, `asked`, the state that it is in instead, or `gone`."""
+    """Return the result for each job: `ok`, `asked`, the state that prevented it, or `gone`."""
     return [getattr(reply, "result", reply) for reply in replies]

@@ -1,1 +1,1 @@
-"""Functions by name, and what surrounds their runs."""
+"""Tasks by name, middlewares and resources."""

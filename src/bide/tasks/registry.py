@@ -1,4 +1,4 @@
-"""What a process registers: the names of its tasks, and its resources.
+"""The registry of a process: names of tasks, and resources.
 
 A resource is a generator function, plain or async, that yields once. The code before the yield runs
 when a worker starts, and the code after it when the worker stops. Each task that asks for the
@@ -39,8 +39,8 @@ class NamedTask:
 def task_name(task: Function | str) -> str:
     """Return the name under which a function is enqueued; a name is checked and returned.
 
-    A worker could not find a lambda, a nested function or a partial. A function of the program that
-    runs is named by the module that its file is.
+    A lambda, a nested function or a partial is refused, because a worker could not find it. A
+    function of the main program is named by the module of its file.
     """
     if isinstance(task, NamedTask):
         name = task.name
@@ -126,7 +126,7 @@ def is_given(name: str) -> bool:
 
 
 def same(one: Function, other: Function) -> bool:
-    """Whether two functions are the same one, loaded twice, as a module and as `__main__`."""
+    """Whether two functions are one function that was loaded as a module and as `__main__`."""
     (module, _, name), (other_module, _, other_name) = (
         module_file(function).partition(":") for function in (one, other)
     )
@@ -148,7 +148,7 @@ def module_file(function: Function) -> str:
 
 
 def check_function(function: Function) -> None:
-    """Refuse to decorate what no worker could call as a task: a class, a generator, a method."""
+    """Refuse objects that a worker cannot call as a task: a class, a generator, a method."""
     if inspect.isclass(function):
         raise UsageError(
             f"{function.__qualname__} is a class, and a task is a function; decorate a function "
@@ -234,7 +234,7 @@ class Resource(Generic[T]):
 
 
 class _Injected:
-    """Stands for the value of a resource in a function's signature."""
+    """The placeholder for the value of a resource in a function's signature."""
 
     def __init__(self, resource: Resource[Any]) -> None:
         self.__bide_resource__ = resource

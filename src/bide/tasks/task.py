@@ -1,9 +1,8 @@
-"""Tasks: functions by name, and which names a worker will run.
+"""Tasks: the functions that a name means, and the names that a worker runs.
 
-A name is `module:qualname`, or one that a task was given, a word such as `send_email`. A worker
-runs a task only if the task was registered (a decorator ran in its process) or lives in a module
-that it was told to serve; a name that a payload brings is looked up among these, and is never
-imported.
+A name is `module:qualname`, or a word such as `send_email` that the decorator gives. A worker runs
+a task only if a decorator in its process has registered the task, or if the task is in a module
+that the worker serves. The name in a payload is looked up among these, and is never imported.
 """
 
 from __future__ import annotations
@@ -135,10 +134,10 @@ def body_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _OF_RUNS: Final = frozenset(Policy._fields) | {"retention"}
-"""The options of a decorator that a worker reads; an enqueue reads the others."""
+"""The options of a decorator that a worker reads; an enqueue reads the other options."""
 
 CATCH_ALL: Final = "*"
-"""The name of the task that runs the jobs whose task a worker does not have."""
+"""The name of the catch-all, which runs jobs whose task the worker does not have."""
 
 _SHOWN: Final = 20
 """Maximum number of names in an error."""
@@ -173,7 +172,7 @@ def register(
 ) -> str:
     """Let workers of this process run a function, by its own name or a given one."""
     name = task_name(function) if name is None else _free_name(name, function)
-    if options:  # raise where the mistake is
+    if options:  # raise at the wrong call
         check_options(options)
         if name == CATCH_ALL and (idle := sorted(options.keys() - _OF_RUNS)):
             raise UsageError(
@@ -225,7 +224,7 @@ def known_policy(name: str) -> Policy | None:
 def loaded_function(name: str) -> Function | None:
     """Return the function that a name leads to, if its module is loaded.
 
-    Whatever a payload names, nothing is imported, and no code of a module runs.
+    Nothing is imported, so no name in a payload can run the code of a module.
     """
     module, _, path = name.partition(":")
     holder: Any = None
@@ -238,7 +237,7 @@ def loaded_function(name: str) -> Function | None:
 
 
 _HOLDERS: Final = (ModuleType, type)
-"""What has functions of its own."""
+"""The types of objects that contain functions."""
 
 
 class KnownTask(NamedTuple):
@@ -291,7 +290,7 @@ def signature_of(task: Function | str, name: str) -> Signature | None:
 
 
 def signature_of_loaded(name: str) -> Signature | None:
-    """What the task of this name takes, as far as this process knows."""
+    """Return the signature of the task of this name, if this process has it."""
     function = loaded_function(name)
     known = signature_of(name, name)
     return known or (signature_of(function, name) if function is not None else None)
@@ -413,7 +412,7 @@ class TaskRegistry:
 
         If this worker does not have the task, it is the catch-all, if there is one.
         """
-        is_word = ":" not in name  # for those, no error is created to be discarded
+        is_word = ":" not in name  # so that no error is created only to be discarded
         is_caught = is_word and name not in _registered and CATCH_ALL in _registered
         try:
             target = self.find(CATCH_ALL if is_caught else name)
@@ -513,7 +512,7 @@ def _code_of(function: Any) -> Iterator[Any]:
 
 
 _Found = tuple[Function, type | None]
-"""A function; and the class of a plain method, whose first argument is an instance."""
+"""A function, and for a plain method its class, whose instance is the first argument."""
 
 
 def _lookup(module: Any, module_name: str, qualname: str) -> _Found:

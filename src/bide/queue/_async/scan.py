@@ -1,9 +1,9 @@
-"""Reading the jobs that fit a filter, and changing them in bounded steps.
+"""Reads jobs that match a filter, and changes them in limited steps.
 
-`AsyncReader` reads queues of one prefix, and `AsyncScan` looks through their lists.
-`make format` writes `_sync/scan.py` from this module.
+`AsyncReader` reads queues of one prefix, and `AsyncScan` searches their lists. `make format` writes
+`_sync/scan.py` from this module.
 
-`AsyncSelection` is the jobs of a queue that match a filter, as users hold them.
+`AsyncSelection` is the public class for the jobs of a queue that match a filter.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class AsyncReader:
-    """The queues of a prefix, as they are read."""
+    """Reads the queues of a prefix."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class AsyncReader:
     ) -> None:
         """Set up; nothing is sent yet.
 
-        Filters see what `search_mask` lets through; by default what is shown.
+        Filters see values as `search_mask` shows them; by default as `mask` does.
         """
         self.client: Final = client
         self.prefix: Final = prefix
@@ -74,7 +74,7 @@ class AsyncReader:
 
     @property
     def now(self) -> datetime:
-        """The server's time, as far as it is known: by its clock jobs are due."""
+        """The server's time, estimated from its latest reply."""
         return datetime.now(UTC) + self._ahead
 
     def keys(self, queue: str) -> Keys:
@@ -84,20 +84,20 @@ class AsyncReader:
     async def each(
         self, queues: Iterable[str], command: Callable[[Keys], Command[T]]
     ) -> dict[str, T]:
-        """By queue, what a command replies; in one round trip."""
+        """Run a command for each queue in one round trip; return the results by queue."""
         names = list(queues)
         replies = await self.client.run_many([command(self.keys(name)) for name in names])
         return dict(zip(names, replies, strict=True))
 
     async def counts(self, queues: Iterable[str]) -> dict[str, QueueStats]:
-        """How many jobs are in each state, by queue."""
+        """Count the jobs in each state, by queue."""
         counts = await self.each(queues, job_commands.counts)
         if counts:
             self._ahead = max(each.now for each in counts.values()) - datetime.now(UTC)
         return counts
 
     async def fetch(self, queue: str, ids: Sequence[str]) -> list[Snapshot]:
-        """The jobs of those ids that are there."""
+        """Read the jobs with these ids; missing ones are left out."""
         pages = await self.client.run_many(job_commands.fetch_many(self.keys(queue), ids))
         return [snapshot for page in pages for snapshot in page if snapshot is not None]
 
@@ -108,33 +108,33 @@ _READ: Final = 200
 
 @dataclass
 class AsyncScan:
-    """How far somebody has looked for the jobs that fit a filter."""
+    """A search for the jobs that match a filter, and its position."""
 
     reader: AsyncReader
     queues: Sequence[str]
     wanted: Filter
     look: int = LOOK
-    """How many jobs to look at, at most."""
+    """Maximum number of jobs to read."""
     after: str = ""
-    """The position of an earlier scan; empty to begin. Otherwise `UsageError` is raised."""
+    """The position of an earlier scan; empty to start. `UsageError` is raised if it is invalid."""
     page: int = 0
     """Jobs read per round trip; 0 for `_READ`."""
     tick: Callable[[int], None] | None = None
     """Called with the number of jobs of each page that was read."""
     looked: int = 0
-    """How many jobs were looked at, in earlier scans too."""
+    """Number of jobs that were read, including earlier scans."""
     total: int = 0
-    """How many there are to look at, from the beginning."""
+    """Number of jobs to read in total."""
     states: dict[str, int] = field(default_factory=dict)
-    """How many jobs of the queues are in each state."""
+    """Number of jobs of the queues in each state."""
     next: Place | None = None
     """The position to continue from; None at the end."""
     _behind: tuple[str, ...] = ()
     _met: dict[str, set[str]] = field(default_factory=dict)
-    """By queue, the ids of the lists that were read."""
+    """By queue, the ids that were read."""
 
     async def run(self, most: int) -> list[FoundJob]:
-        """The next jobs that fit, `most` at most."""
+        """Return up to `most` of the next matching jobs."""
         found: list[FoundJob] = []
         async for seen, place in self._places():
             if len(found) == most:
@@ -145,20 +145,20 @@ class AsyncScan:
         return found
 
     async def each(self) -> AsyncIterator[FoundJob]:
-        """All that fit among those that are looked at."""
+        """Yield all matching jobs among those that are read."""
         async for seen, _ in self._places():
             if self.wanted.fits(seen, self.reader.search_mask):
                 yield seen
 
     async def ids(self) -> AsyncIterator[tuple[State, str, str]]:
-        """State, queue and id of all in the states of the filter; no job is read."""
+        """Yield state, queue and id of all jobs in the filter's states, without reading jobs."""
         async for state, queue, fresh in self._pages():
             self.looked += len(fresh)
             for id in fresh:
                 yield state, queue, id
 
     async def choose(self, limit: int | None = None) -> dict[str, dict[str, State]]:
-        """By queue, ids and states of all that fit, each once; reads jobs only if need be."""
+        """Return ids and states of all matching jobs by queue; read jobs only if necessary."""
         chosen: dict[str, dict[str, State]] = {}
         left = limit
         async for state, queue, id in self._read() if self.wanted.reads_jobs else self.ids():
@@ -172,7 +172,7 @@ class AsyncScan:
             yield seen.state, seen.queue, seen.id
 
     async def _places(self) -> AsyncIterator[tuple[FoundJob, Place]]:
-        """Jobs with where each stands."""
+        """Yield jobs with their places in the lists."""
         async for state, queue, fresh in self._pages():
             by_id = {one.id: one for one in await self.reader.fetch(queue, [*fresh])}
             for id, at in fresh.items():
@@ -183,7 +183,7 @@ class AsyncScan:
                     yield FoundJob(queue, by_id[id]), place
 
     def _unmet(self, queue: str, fresh: dict[str, int]) -> dict[str, int]:
-        """Those that were not in another list before: a job may move on, and be met there again."""
+        """Return the ids that were not read before: a job may have moved to another list."""
         if len(self.wanted.states) == 1:
             return fresh
         met = self._met.setdefault(queue, set())
@@ -192,9 +192,9 @@ class AsyncScan:
         return fresh
 
     def _may_hold(self, counts: QueueStats, state: State) -> bool:
-        """Whether a list had jobs, or jobs of a list that was read before it may have moved to it.
+        """Whether a list had jobs, or may have received jobs from a list that was read before it.
 
-        Lists of finished jobs are not read for what ends meanwhile.
+        Lists of finished jobs are not read for jobs that end meanwhile.
         """
         lists = {state}
         if state in UNFINISHED:
@@ -203,7 +203,7 @@ class AsyncScan:
         return any(getattr(counts, one) for one in lists)
 
     async def _pages(self) -> AsyncIterator[tuple[State, str, dict[str, int]]]:
-        """State, queue, and ids with their places in the list, a page at a time, each id once."""
+        """Yield pages: state, queue, and ids with their places in the list, each id once."""
         lists = [(state, queue) for state in self.wanted.states for queue in self.queues]
         begin = Place.read(self.after, lists)
         counts = await self.reader.counts(self.queues)
@@ -229,16 +229,17 @@ class AsyncScan:
 
 
 _TRIP: Final = 10
-"""Calls per round trip: a bulk change leaves others their turn."""
+"""Calls per round trip, so that a bulk change does not delay other clients."""
 
 
 async def changes(
     reader: AsyncReader, verb: JobVerb, where: Mapping[str, Sequence[str]], how: How
 ) -> AsyncIterator[tuple[str, Sequence[str], Sequence[str]]]:
-    """Change jobs of queues in bounded steps; yield queue, ids and results of each step.
+    """Change jobs of queues in limited steps; yield queue, ids and results of each step.
 
     Raises:
-        BideError: a call failed; what the others of its round trip did is yielded before.
+        BideError: a call failed; the results of the other calls of its round trip are yielded
+            before.
     """
     for queue, ids in where.items():
         calls = verb.calls(reader.keys(queue), ids, how)
