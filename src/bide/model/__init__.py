@@ -1,1 +1,1 @@
-"""Pure values: what jobs, schedules and events are, without any I/O."""
+"""Pure values: jobs, schedules, events and options, without I/O."""

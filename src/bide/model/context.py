@@ -122,7 +122,7 @@ class CurrentJob:
     def lateness(self) -> float:
         """Seconds from `due` to the first statement of this run, by the server's clock.
 
-        In a child process it includes the way of the claim to the server.
+        In a child process it includes the time that the claim took to reach the server.
         """
         return self._run.lateness
 
@@ -143,8 +143,8 @@ class CurrentJob:
     def should_stop(self) -> bool:
         """Whether this run should end; a plain function must check this itself.
 
-        True if the job was cancelled, its time-out has passed, its worker has returned it to the
-        queue, or another worker has its lease.
+        It is true if the job was cancelled, if its time-out has passed, if its worker has returned
+        it to the queue, or if another worker has its lease.
         """
         return self._run.unwanted
 

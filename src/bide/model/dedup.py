@@ -295,6 +295,6 @@ def _digest(
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     call = (list(args[len(names) :]), sorted(given.items()))
     data = pack(call)
-    with suppress(msgspec.MsgspecError):  # what is not JSON stays as it was packed
+    with suppress(msgspec.MsgspecError):  # arguments that are not JSON stay packed
         data = msgspec.json.encode(msgspec.json.decode(data), order="sorted")
     return hashlib.sha256(data).hexdigest()[:24]

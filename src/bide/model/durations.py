@@ -1,8 +1,7 @@
-"""Durations, points in time, sizes: what users write, and the whole numbers that scripts take.
+"""Converts durations, moments and sizes between the forms of users and the integers of scripts.
 
-A relative delay travels to the server as a delta and is added to the server's own clock there, so
-that a client whose clock is wrong delays nothing wrongly. Only an absolute `at=` depends on the
-caller's clock, as it must.
+A delay is sent as a duration, and the server adds it to its own clock. So a wrong clock of a client
+has no effect on delays. Only `at=` depends on the caller's clock.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ Duration = int | float | timedelta | str
 
 SECOND_US: Final = 1_000_000
 JITTER: Final = random.SystemRandom()
-"""Spreads the waits of many processes. An application may seed the global `random` alike in all."""
+"""Spreads the waits of many processes, even if the application seeds the global `random`."""
 
 LONGEST_US: Final = 100 * 366 * 86_400 * SECOND_US
-"""A hundred years: a longer delay is a mistake in units, and is refused."""
+"""A hundred years. A longer delay is refused, because it is probably a wrong unit."""
 
 UNIT_US: Final = {
     "w": 7 * 86_400 * SECOND_US,
@@ -39,7 +38,7 @@ _TEXT: Final = re.compile(r"-?(?:(?:\d+(?:\.\d+)?(?:ms|us|[wdhms]))+|\d+(?:\.\d+
 
 
 def to_us(duration: Duration, name: str = "delay") -> int:
-    """Turn a duration into whole microseconds, up to a hundred years; `name` is for errors."""
+    """Convert a duration to microseconds, up to a hundred years; `name` is for errors."""
     us = _signed_us(duration, name)
     if us < 0:
         raise UsageError(f"{name} must not be negative, but is {duration!r}; give 0 or more.")
@@ -47,7 +46,7 @@ def to_us(duration: Duration, name: str = "delay") -> int:
 
 
 def delay_to_us(delay: Duration) -> int:
-    """Turn a delay into whole microseconds from now; a negative delay has passed and means now."""
+    """Convert a delay to microseconds from now; a negative delay means now."""
     us = _signed_us(delay, "delay")
     return round(us) if us > 0 else 0
 
@@ -76,7 +75,7 @@ def _signed_us(duration: Duration, name: str) -> int | float:
 
 
 def at_to_us(at: datetime, name: str = "at") -> int:
-    """Turn an aware `datetime` into microseconds since the epoch; `name` is for errors."""
+    """Convert an aware `datetime` to microseconds since 1970; `name` is for errors."""
     if not isinstance(at, datetime):
         raise UsageError(
             f"{name} must be an aware datetime, not {type(at).__name__}; write for example "
@@ -95,16 +94,16 @@ def at_to_us(at: datetime, name: str = "at") -> int:
 
 
 def from_us(us: int) -> datetime:
-    """Turn microseconds since the epoch into an aware `datetime` in UTC.
+    """Convert microseconds since 1970 to an aware `datetime` in UTC.
 
     A moment before 1970 or after 9998, which no script writes, becomes the nearest valid moment, so
-    that showing it is not an error.
+    that it can be shown without an error.
     """
     return _EPOCH + timedelta(microseconds=min(max(us, 0), _YEAR_9999_US))
 
 
 def describe(seconds: float) -> str:
-    """Write a duration for people: `250us`, `4.1ms`, `12.5s`, `1h30m`."""
+    """Format a duration for people: `250us`, `4.1ms`, `12.5s`, `1h30m`."""
     sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
     if seconds < 0.001:
         return f"{sign}{seconds * 1e6:.0f}us"
@@ -122,7 +121,7 @@ def describe(seconds: float) -> str:
 
 
 def describe_exactly(us: int) -> str:
-    """Write a duration in days and smaller units; read again, it is the same."""
+    """Format a duration in days and smaller units, without rounding."""
     parts = []
     for unit, size in UNIT_US.items():
         count, us = divmod(us, size) if unit != "w" else (0, us)
@@ -155,12 +154,12 @@ _YEAR_2200_US: Final = 7_258_118_400 * SECOND_US
 
 
 def is_whole(number: Any, least: int, most: float = math.inf) -> bool:
-    """Whether a value is a whole number in a range; True and False are no numbers."""
+    """Whether a value is an integer in a range; True and False are not."""
     return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
 
 
 def to_bytes(size: Any, what: str) -> int:
-    """A size of memory in bytes: a number of them, or text such as `"500MB"`, `"2GB"`."""
+    """Convert a size of memory to bytes: a number, or text such as `"500MB"`, `"2GB"`."""
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None
     if found is not None:
         number = int(float(found[1]) * _UNITS[found[2].upper()])
@@ -172,7 +171,7 @@ def to_bytes(size: Any, what: str) -> int:
 
 
 MOST_BYTES: Final = 10**15
-"""A petabyte: a larger size is a mistake, and is refused."""
+"""A petabyte. A larger size is refused as a mistake."""
 
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)

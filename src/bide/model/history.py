@@ -1,7 +1,7 @@
-"""What happened to a job: errors, crashes, log lines, progress, moves (`lua/include/history.lua`).
+"""The notes of a job: errors, crashes, log lines, progress, moves (`lua/include/history.lua`).
 
-A note is one line of text. Scripts add lines and drop the oldest of each kind; what a line holds
-after its times is JSON that only clients read.
+A note is one line of text. Scripts add lines, and drop the oldest of each kind. After its times, a
+line contains JSON that only clients read.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bide.model.durations import from_us
 from bide.model.payload.body import ErrorInfo, decode_error
 
 LONGEST_LOG: Final = 2_000
-"""Characters of one log line; the rest is cut."""
+"""Maximum characters of a log line; the rest is cut."""
 
 MAX_LINES: Final = 100
-"""Log lines that are kept of one job."""
+"""Maximum log lines of a job."""
 
 LONGEST_PROGRESS: Final = 500
-"""Characters of the text that goes with a progress."""
+"""Maximum characters of the text of a progress."""
 
 LOG: Final = "L"
 PROGRESS: Final = "P"
@@ -87,12 +87,12 @@ class History(NamedTuple):
 
 
 def encode_log(text: str) -> bytes:
-    """A log line as it is stored; cut where it is too long."""
+    """Encode a log line, cut to its maximum length."""
     return msgspec.json.encode(_clean(text, LONGEST_LOG))
 
 
 def encode_progress(fraction: float, text: str) -> bytes:
-    """A progress as it is stored."""
+    """Encode a progress."""
     return msgspec.json.encode((fraction, _clean(text, LONGEST_PROGRESS)))
 
 
@@ -136,5 +136,5 @@ def _attempt(text: bytes) -> Attempt:
 
 
 def _clean(text: str, longest: int) -> str:
-    """Cut, and without lone surrogates, which JSON cannot carry."""
+    """Cut a text, and remove lone surrogates, which JSON cannot contain."""
     return text[:longest].encode("utf-8", "replace").decode()

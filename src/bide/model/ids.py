@@ -1,17 +1,16 @@
-"""Ids of jobs, made by the client and sortable by creation; names, also those of modules.
+"""Ids of jobs, which clients create and which sort by creation; checks of names; names of modules.
 
-An id is 100 bits in 20 characters, in an alphabet whose letters sort as their values do: eleven
-letters of time since 1970, in eighths of a microsecond, and nine that are random. Jobs due at one
-instant run in id order, so what one process enqueues first runs first; and an enqueue repeated
-after a broken connection carries the same id, finds itself and changes nothing.
+An id has 100 bits in 20 characters, in an alphabet whose letters sort by value: eleven letters of
+time since 1970, in eighths of a microsecond, and nine random letters. Jobs with the same due time
+run in the order of their ids, so the jobs of one process run in the order of their enqueues. An
+enqueue that is retried after a connection error has the same id, and takes effect only once.
 
-Twenty characters because neither server stores an id of this kind in less; the 36 of a UUID would
-cost 32 to 47 bytes more per job (`docs/decisions/0001-key-layout.md`).
+Neither server stores such an id in fewer bytes than 20 characters. The 36 characters of a UUID
+would cost 32 to 47 bytes more per job (`docs/decisions/0001-key-layout.md`).
 
-A task that a program defines itself is in the module `__main__`, which no worker can import. A
-worker imports the program's file as a module instead, so names that are stored name that module.
-Its name is the one that `import` would need: a file of a package is imported from the directory
-above the topmost `__init__.py`.
+A task that the main program defines is in the module `__main__`, which no worker can import. A
+worker imports the file of the program as a module instead, so stored names contain that module. A
+file of a package is imported from the directory above the topmost `__init__.py`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from bide.errors import UsageError
 
 ID_LENGTH: Final = 20
 LONGEST: Final = 128
-"""The longest id, queue name or prefix that a caller may choose, in bytes."""
+"""Maximum bytes of an id, a queue name or a prefix that a caller chooses."""
 
 LONGEST_TASK: Final = 256
-"""The longest name of a task, in characters."""
+"""Maximum characters of a task's name."""
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
@@ -39,23 +38,23 @@ _RANDOM_LETTERS: Final = 9
 _DRAW_AHEAD: Final = 128
 _IS_MADE: Final = re.compile(f"[{_ALPHABET}]*").fullmatch
 _EARLIEST_US: Final = 1_735_689_600_000_000
-"""The year 2025: before the first release."""
+"""The start of 2025, before the first release."""
 _DAY_US: Final = 86_400_000_000
-"""How far the clock of another program may be ahead."""
+"""Maximum time by which the clock of another program may be ahead."""
 _LETTERS: Final = (_ALPHABET * 8).encode()
-"""A letter for each byte: as many bytes for each, so that all are as likely."""
+"""A letter for each byte: each letter has the same number of bytes, and so the same probability."""
 
-_lock = threading.RLock()  # a signal's handler may make an id, too
+_lock = threading.RLock()  # a signal handler may create an id, too
 _last = 0
-"""The time in the id that was made last."""
+"""The time in the latest id."""
 _drawn: list[str] = []
-"""The random ends of the next ids: it takes as long to ask the system for one as for many."""
+"""The random parts of the next ids: one system call for many is as quick as for one."""
 _drawn_by = 0
-"""The process that drew them: a forked child must draw others."""
+"""The process that drew them: a forked child must draw its own."""
 
 
 def _begin_child() -> None:
-    """Have a lock that no thread of the parent holds."""
+    """Replace the lock, which a thread of the parent may hold."""
     global _lock
     _lock = threading.RLock()
 
@@ -64,7 +63,7 @@ os.register_at_fork(after_in_child=_begin_child)
 
 
 def new_id() -> str:
-    """Make an id that sorts after every id made before it in this process."""
+    """Return a new id, which sorts after all earlier ids of this process."""
     global _last, _drawn, _drawn_by
     with _lock:
         at = time.time_ns() // _UNIT_NS
@@ -75,7 +74,7 @@ def new_id() -> str:
             _drawn, _drawn_by = [], os.getpid()
         try:
             end = _drawn.pop()
-        except IndexError:  # maybe a handler took the last
+        except IndexError:  # a signal handler may have taken the last one
             fresh = _draw()
             end = fresh.pop()
             _drawn = fresh
@@ -89,10 +88,10 @@ def _draw() -> list[str]:
 
 
 def made_us(id: str) -> int | None:
-    """When `new_id` made an id, by the clock of the program that called it; None for other ids.
+    """Return when `new_id` created an id, by the clock of its program; None for other ids.
 
-    An id of a caller's own may consist of the same letters. It is taken for one of these only if
-    its time is plausible.
+    An id that a caller has chosen may consist of the same letters. It counts as an id of `new_id`
+    only if its time is plausible.
     """
     if len(id) != ID_LENGTH or not _IS_MADE(id):
         return None
@@ -104,21 +103,21 @@ def made_us(id: str) -> int | None:
 
 
 def short_id(id: str) -> str:
-    """An id as people see it: another program may have written one of any length."""
+    """Shorten an id for people: another program may have written one of any length."""
     return id if len(id) <= LONGEST else f"{id[:LONGEST]}…"
 
 
 def is_name(name: str) -> bool:
-    """Whether a name that was read could have been chosen by a caller."""
+    """Whether a stored name is valid as a name that a caller chooses."""
     try:
         check_name(name, "name")
-    except (UsageError, UnicodeEncodeError):  # of which one is not UTF-8
+    except (UsageError, UnicodeEncodeError):  # a name that is not UTF-8
         return False
     return True
 
 
 def check_name(name: str, what: str) -> str:
-    """Return `name` if it can be part of a key: printable, without spaces or braces, not long."""
+    """Return `name` if it can be part of a key: printable, short, without spaces or braces."""
     if not isinstance(name, str) or not name:
         raise UsageError(f"{what} must be a non-empty string, not {name!r}.")
     if not name.isprintable() or any(c in "{} " for c in name):
@@ -132,16 +131,16 @@ def check_name(name: str, what: str) -> str:
 
 
 MAIN: Final = ("__main__", "__mp_main__")
-"""The module of a program; the second is its name in processes of `multiprocessing`."""
+"""The names of the main module; the second is its name in `multiprocessing` processes."""
 
 
 class Program(NamedTuple):
-    """A module, and where it is."""
+    """A module and its directory."""
 
     module: str
-    """Its name; each part should be an identifier, or it cannot be imported."""
+    """The name; it can be imported only if each part is an identifier."""
     root: str
-    """The directory that it is imported from."""
+    """The directory from which it is imported."""
 
 
 def program_of(file: str) -> Program:
@@ -156,10 +155,10 @@ def program_of(file: str) -> Program:
 
 
 def module_of(defined: Any) -> str | None:
-    """Return the module from which a worker imports a function or a class; None if there is none.
+    """Return the module from which a worker can import a function or a class; otherwise None.
 
-    None for a class or a function that was typed, also in a shell that has run the program's file,
-    and if the file cannot be imported.
+    The result is None for a class or a function that was typed into a shell, even if the shell has
+    run the program's file, and for a file that cannot be imported.
     """
     name: str | None = getattr(defined, "__module__", None)
     if name not in MAIN:

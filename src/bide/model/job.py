@@ -1,11 +1,11 @@
-"""What is known of a job: pure values, read from the server's replies.
+"""The data of a job as pure values, parsed from the server's replies.
 
-The table `TRANSITIONS` is the only place that says so; the scripts obey it, the model test walks
-it, and `docs/keys.md` shows it.
+The table `TRANSITIONS` has all changes of states. The scripts follow it, the model test checks it,
+and `docs/keys.md` shows it.
 
-An event says what became of a job, as listeners read it (`lua/include/event.lua`). Its id is
-`<opened>-<n>`: the time when the stream was opened, and the number of the event since then. So two
-ids show whether events between them are missing.
+An event reports a change of a job to listeners (`lua/include/event.lua`). Its id is `<opened>-<n>`:
+the time when the stream was opened, and the number of the event since then. So two ids show whether
+events between them are missing.
 """
 
 from __future__ import annotations
@@ -80,72 +80,77 @@ TRANSITIONS: Final[dict[str, tuple[tuple[State, ...], tuple[State, ...]]]] = {
     "promote": ((*_DUE, State.BLOCKED), (State.WAITING,)),
     "revive": ((State.COMPLETED, State.FAILED, State.CANCELLED), _DUE),
 }
-"""verb -> (the states it takes a job from, the states it may lead to).
+"""verb -> (the states in which it applies, the states to which it may lead).
 
-`retry` is what a worker settles an attempt with. What a person asks of a job that has ended, the
-script `retry` and `job.retry()`, is called `revive` here: it leads elsewhere, from elsewhere.
-A job that waits for others is freed by their ends, or dropped where one did not end as it should;
-to reschedule it says when it is due then.
-What is popped is data, and completed by that; a job that is none has failed, and so have data that
-cannot be given out (`reject`).
+`retry` is an outcome of a run. The script `retry` and `job.retry()`, which run a finished job
+again, are called `revive` here, because their states differ. The ends of its parents free a blocked
+job, or drop it if a parent did not end as required. A reschedule of a blocked job sets when it is
+due after that. A pop completes items of data. A job among them fails, and so does an item that
+cannot be decoded (`reject`).
 """
 
 
 EVENTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "added": (
         ("enqueue", "fire"),
-        "The job is there: delayed, waiting if it is due, or blocked if it waits for others. "
+        "The job was added: delayed, waiting if it is due, or blocked if it waits for others. "
         "Someone enqueued it, or its schedule fired.",
     ),
     "freed": (
         ("free",),
-        "What it waited for has ended: it is delayed, or waits if it is due.",
+        "Its parents have ended: it is delayed, or waits if it is due.",
     ),
-    "active": (("claim",), "A worker has taken it."),
-    "progress": (("note",), "It said how far it is."),
-    "completed": (("complete", "pop"), "It ran to its end; or it was data, and was popped."),
+    "active": (("claim",), "A worker has claimed it."),
+    "progress": (("note",), "It has reported its progress."),
+    "completed": (
+        ("complete", "pop"),
+        "It has finished; or it was an item of data, and was popped.",
+    ),
     "retried": (
         ("retry", "revive"),
-        "It is to run again: an attempt raised, or someone asked so of a job that had ended.",
+        "It will run again: an attempt raised, or someone retried a finished job.",
     ),
-    "failed": (("fail", "reclaim", "crash", "pop", "reject"), "It will not be run again."),
+    "failed": (
+        ("fail", "reclaim", "crash", "pop", "reject"),
+        "It has failed, and will not run again.",
+    ),
     "cancelled": (
         ("cancel", "reclaim", "expire", "drop"),
-        "It was cancelled before it ran; or it ran, was asked to stop, and did; or it expired; or "
-        "a job that it waited for did not end as it should have.",
+        "It was cancelled before it ran; or it was asked to stop, and stopped; or it expired; or "
+        "a parent did not end as required.",
     ),
     "reclaimed": (
         ("reclaim", "crash"),
-        "Its lease ended without an outcome, or its process died: it waits again, unless `failed` "
+        "Its lease ended without an outcome, or its process died. It waits again, unless `failed` "
         "or `cancelled` follows.",
     ),
     "rescheduled": (
         ("reschedule", "promote", "snooze", "release"),
-        "It is due at another time: someone moved it, it snoozed, or a worker that stopped, or "
+        "It has another due time: someone changed it, it snoozed, or a worker that stopped, or "
         "does not serve its task, released it.",
     ),
-    "deleted": (("delete",), "Someone removed every trace of it."),
+    "deleted": (("delete",), "Someone deleted it."),
     "purged": (
         ("purge",),
         "All jobs of the queue that were delayed, waiting or blocked were removed.",
     ),
     "drained": (
         ("settle", "reclaim", "pop"),
-        "Nothing is left to do: no job is active, and none is due. Delayed ones may be there.",
+        "No job is active, and none is due. There may be delayed jobs.",
     ),
     "paused": (("pause",), "Someone paused the queue, which was not paused."),
     "resumed": (("resume",), "Someone resumed the queue, which was paused."),
     "gap": ((), "Events between the one before and the one after were lost."),
 }
-"""kind of event -> (the verbs that tell it, what it says).
+"""kind of event -> (the verbs that emit it, its meaning).
 
-Told while someone listens (`Queue.events`). A running job that is asked to end, and a lease that is
-extended, change no state and tell nothing; nor does a finished job that is kept no longer.
+Events are emitted while there is a listener (`Queue.events`). There is no event for a request to
+stop a running job, for the renewal of a lease, or for the end of a finished job's retention.
 """
 
 
 _LONGEST: Final = 18
-"""Characters of a number in a record; with more, it is none of bide's."""
+"""Maximum characters of a number in a record of bide."""
 
 
 class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -154,18 +159,18 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: str
     body: bytes
     token: int
-    """Grows with every claim of the job; settles and extends carry it as their fence."""
+    """The fencing token: it increases with every claim of the job, and settles contain it."""
     attempt: int
-    """1 for the first run; runs that were released or snoozed do not count."""
+    """The number of the attempt, from 1; runs that were released or snoozed do not count."""
     reclaims: int
-    """How many leases have ended without an outcome since the last attempt that had one."""
+    """Number of leases that have ended without an outcome since the last attempt with one."""
     first_us: int
     """When the job was first due, before any retry."""
     due_us: int
     crashes: int = 0
-    """How many of those leases ended while the job was the only suspect."""
+    """Number of those leases that ended while the job was the only suspect."""
     missing_us: int = 0
-    """Since when no worker that claimed it has served its task; 0 where that is not so."""
+    """Since when all workers that claimed it have lacked its task; 0 if that is not so."""
 
 
 class RunRecord(NamedTuple):
@@ -184,15 +189,15 @@ class RunRecord(NamedTuple):
     first_us: int
     """When it was first due, before any retry or snooze."""
     ended_us: int
-    """When it finished, where its place among the finished does not say so; else 0."""
+    """When it finished, if its score among finished jobs is another time; otherwise 0."""
     dropped: int = 0
-    """How many bytes its result had, if that was dropped because the queue's were too large."""
+    """Bytes of its result, if the server dropped it because of the queue's budget."""
     missing_us: int = 0
-    """Since when no worker that took it has had its task; 0: the latest had, or none has ended."""
+    """Since when all workers that claimed it have lacked its task; 0 if that is not so."""
 
     @classmethod
     def read(cls, line: bytes | None) -> RunRecord | None:
-        """Parse a stored record; None for none, and for what is not one."""
+        """Parse a stored record; return None for an empty or invalid one."""
         if not line:
             return None
         try:
@@ -201,7 +206,7 @@ class RunRecord(NamedTuple):
             ended = more.pop()[:-1] if more and more[-1].endswith("e") else "0"
             dropped = more.pop()[:-1] if more and more[-1].endswith("d") else "0"
             missing = more.pop()[:-1] if more and more[-1].endswith("m") else "0"
-            if more and more[-1].endswith("r"):  # the name of the call that retried it
+            if more and more[-1].endswith("r"):  # the id of the call that retried it
                 more.pop()
             (first,) = more or (due,)
             numbers = (*rest[:6], due, first, ended, dropped, missing)
@@ -228,21 +233,21 @@ class RunRecord(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """How things stand in the group of a job that has not been taken."""
+    """The state of the group of an unclaimed job."""
 
     paused: bool
     concurrency: int
-    """How many of its jobs may run at once."""
+    """Maximum number of its jobs that run at once."""
     running: int
-    """How many do."""
+    """Number of its running jobs."""
     before: int
-    """How many are before it."""
+    """Number of its jobs that are before this one."""
     free_us: int
-    """When the group's rate lets the next one begin; 0, or passed, for now."""
+    """When the group's rate allows the next start; 0 or a time in the past means now."""
 
     @classmethod
     def read(cls, line: bytes | None) -> Turn | None:
-        """Parse what `fetch` says; None for nothing."""
+        """Parse the reply of `fetch`; return None for an empty one."""
         if not line:
             return None
         paused, *numbers = map(int, line.split())
@@ -256,32 +261,32 @@ class Snapshot(NamedTuple):
     state: State
     now_us: int
     since_us: int
-    """When it is due, when its lease ends, since when it is blocked, or when it finished: as its
-    state has it."""
+    """When it is due, when its lease ends, since when it is blocked, or when it finished, depending
+    on its state."""
     priority: int | None
-    """None where it is not known: of one that was cancelled before it was ever claimed."""
+    """None if it is not known, because the job was cancelled before its first claim."""
     raw_body: bytes
     run: RunRecord | None
     """None for a job that was never claimed."""
     raw_result: bytes | None
     raw_notes: bytes | None
     asked: bool
-    """It runs, and was asked to end."""
+    """Whether it runs and was asked to stop."""
     constraints: Constraints = Constraints()
-    """Its constraints beside its due time."""
+    """Its constraints besides its due time."""
     turn: Turn | None = None
-    """What it waits for, where it is one of a group's and has not been taken."""
+    """The state of its group, if it has one and was not claimed yet."""
     awaits: int = 0
-    """For how many jobs it waits."""
+    """Number of jobs for which it waits."""
     awaited: tuple[str, ...] = ()
-    """The first of them: ids, of jobs of other queues `{queue}id`; the last may be `{}`, while what
-    it waits for is not all known yet."""
+    """The ids of the first of them, `{queue}id` for a job of another queue. The last may be `{}`,
+    while not all parents are known yet."""
 
     @property
     def due_us(self) -> int:
-        """When it is due; of one that has started, when it was due.
+        """When it is due, or was due if it has started.
 
-        Of one that is blocked, when it would be if it were freed at `now_us`.
+        For a blocked job: when it would be due if its parents had ended at `now_us`.
         """
         if self.state == State.BLOCKED:
             return self.constraints.due_us(self.now_us)
@@ -291,26 +296,26 @@ class Snapshot(NamedTuple):
 
     @property
     def expires_us(self) -> int | None:
-        """By when it must have begun; None where that does not matter."""
+        """When it expires if it has not started; None if it does not expire."""
         given_back = self.run if self.is_given_back else None
         return self.constraints.expires_us(given_back.first_us if given_back else self.due_us)
 
     @property
     def is_given_back(self) -> bool:
-        """Whether it waits because no worker that took it so far has had its task."""
+        """Whether it waits because no worker that claimed it so far has its task."""
         waits = self.state in (State.DELAYED, State.WAITING)
         return waits and self.run is not None and self.run.missing_us > 0
 
     @property
     def finished_us(self) -> int:
-        """When it ended; 0 for one that has not."""
+        """When it ended; 0 if it has not."""
         if self.state not in FINISHED:
             return 0
         return (self.run.ended_us if self.run else 0) or self.since_us
 
     @property
     def attempt(self) -> int:
-        """How many attempts have begun and counted."""
+        """Number of attempts that have started and count."""
         return self.run.attempt if self.run else 0
 
     @property
@@ -322,7 +327,7 @@ class Snapshot(NamedTuple):
 
     @property
     def head(self) -> Body:
-        """Task and options, and the arguments if they are JSON."""
+        """Decode task and options, and the arguments if they are JSON."""
         return decode_envelope(self.raw_body).body
 
     def body(self, allow_pickle: bool = False) -> Body:
@@ -331,7 +336,7 @@ class Snapshot(NamedTuple):
 
     @property
     def is_item(self) -> bool:
-        """Whether it is data of a `DelayQueue`, and no job."""
+        """Whether it is an item of a `DelayQueue`, not a job."""
         return is_item(self.raw_body)
 
     def data(self) -> Any:
@@ -340,7 +345,7 @@ class Snapshot(NamedTuple):
 
     @property
     def task(self) -> str:
-        """The task's name, `(data)` for an item of data, or `?` when the body cannot be read."""
+        """The task's name; `(data)` for an item of data; `?` if the body cannot be read."""
         if self.is_item:
             return "(data)"
         try:
@@ -354,7 +359,7 @@ class Snapshot(NamedTuple):
 
     @property
     def notes(self) -> History:
-        """Errors, crashes, log lines and progress."""
+        """Parse errors, crashes, log lines and progress."""
         return read_history(self.raw_notes)
 
 
@@ -362,7 +367,7 @@ GAP: Final = "gap"
 """The kind of event that reports lost events."""
 
 OF_QUEUE: Final = frozenset({"drained", "purged", "paused", "resumed", GAP})
-"""The kinds that are about the queue, not about a job."""
+"""The kinds of events about the queue, not about a job."""
 
 _ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,15}")
 _JSON_TEXT: Final = r'"((?:[^"\\]|\\.)*)'
@@ -429,13 +434,13 @@ def gap(last: str, after: str) -> Event:
 
 
 def before(id: str) -> str:
-    """The id before this one, whether an event has it or not."""
+    """Return the id before this one, which may be the id of no event."""
     opened, n = _parts(id)
     return f"{opened}-{n - 1}"
 
 
 def follows(id: str, last: str) -> bool:
-    """Whether no event can have been between these two."""
+    """Whether no event can be between these two."""
     return before(id) == last
 
 
@@ -452,7 +457,7 @@ def check_after(after: str | None) -> str:
 
 
 def check_kinds(kinds: str | Iterable[str] | None) -> frozenset[str] | None:
-    """The kinds of events that are wanted; None for all."""
+    """Check the requested kinds of events; None for all."""
     if kinds is None:
         return None
     found = frozenset([kinds] if isinstance(kinds, str) else kinds)
@@ -485,7 +490,7 @@ def _progress(data: str, at: datetime) -> Progress | None:
 
 
 def _text(part: str) -> str:
-    """JSON text without its end, which may have been cut."""
+    """Decode JSON text whose end may have been cut."""
     for end in range(len(part), max(len(part) - 12, -1), -1):
         try:
             value: Any = msgspec.json.decode(f'"{part[:end]}"', type=str)

@@ -1,4 +1,4 @@
-"""How late jobs began and how long they ran, minute by minute (`lua/include/latency.lua`).
+"""The lateness and the run times of jobs, by minute (`lua/include/latency.lua`), and histograms.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -14,13 +14,14 @@ from typing import Final, Literal, NamedTuple
 from bide.model.durations import from_us
 
 FINEST: Final = 250e-6
-"""Seconds under which nothing is told apart; each bucket reaches twice as far as the one before."""
+"""The upper bound of the first bucket in seconds; each bucket has twice the bound of the one
+before."""
 
 LAST: Final = 32
-"""The last bucket, which has no upper end."""
+"""The number of the last bucket, which has no upper bound."""
 
 LONGEST: Final = FINEST * 2.0 ** (LAST - 1)
-"""Seconds, six days of them, from which on nothing is told apart."""
+"""The lower bound of the last bucket in seconds: six days."""
 
 MINUTE_US: Final = 60_000_000
 
@@ -28,23 +29,23 @@ _WORD: Final = re.compile(rb"([lr])(\d{1,2})=(\d{1,15})(?![^ ])")
 
 
 class Histogram(NamedTuple):
-    """How many took how long."""
+    """A histogram of durations."""
 
     counts: Mapping[int, int]
-    """Bucket -> how many: in bucket n those below `FINEST * 2**n`, and not below half of that; in
-    the last those that are not below `LONGEST`."""
+    """Bucket -> count: bucket n has the values below `FINEST * 2**n` and not below half of that;
+    the last bucket has the values from `LONGEST` on."""
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """The number of values."""
         return sum(self.counts.values())
 
     def percentile(self, share: float) -> float | None:
-        """Seconds within which this share (0 to 1) of them was; `LONGEST` for that and more.
+        """Return the seconds that this share (0 to 1) of the values does not exceed.
 
-        Inside a bucket they are taken to lie evenly. The true value is in the same bucket: less
-        than twice as much, and more than half of it; or both are below `FINEST`. None where there
-        are none.
+        The values inside a bucket are assumed to be evenly distributed. The true value is in the
+        same bucket: less than twice the result and more than half of it, or both are below
+        `FINEST`. `LONGEST` stands for all larger values. Without values, the result is None.
         """
         left = share * float(self.total)
         for bucket in sorted(self.counts):
@@ -60,9 +61,10 @@ class Histogram(NamedTuple):
 
     @property
     def mean(self) -> float | None:
-        """The mean, in seconds; `LONGEST` stands for that and more. None where there are none.
+        """The mean in seconds, up to `LONGEST`; None without values.
 
-        Inside a bucket they are taken to lie evenly, so it is true to a factor of two.
+        The values inside a bucket are assumed to be evenly distributed, so the error is at most a
+        factor of two.
         """
         if not self.total:
             return None
@@ -71,7 +73,7 @@ class Histogram(NamedTuple):
         return sum(middles[bucket] * count for bucket, count in self.counts.items()) / self.total
 
     def __add__(self, other: object) -> Histogram:
-        """Both together."""
+        """Return the sum of both."""
         if not isinstance(other, Histogram):
             return NotImplemented
         buckets = {*self.counts, *other.counts}
@@ -83,13 +85,13 @@ class Minute(NamedTuple):
 
     at: datetime
     late: Histogram
-    """Of the jobs that began: how long after they were due, in seconds."""
+    """The lateness of the jobs that started, in seconds."""
     ran: Histogram
-    """Of the attempts that ended: how long they took, in seconds."""
+    """The run times of the attempts that ended, in seconds."""
 
     @classmethod
     def read(cls, number: int, line: bytes | None) -> Minute:
-        """Read a stored line; what cannot be read is left out."""
+        """Parse a stored line; unreadable parts are left out."""
         found: dict[bytes, dict[int, int]] = {b"l": {}, b"r": {}}
         for kind, bucket, count in _WORD.findall(line or b""):
             counts, index = found[kind], int(bucket)
@@ -104,18 +106,18 @@ Labels = Mapping[str, str]
 
 
 class Distribution(NamedTuple):
-    """How often what was measured fell between bounds."""
+    """The counts of measured values between bounds."""
 
     bounds: Sequence[float]
-    """The upper end of each bucket but the last, which has none; rising."""
+    """The upper bounds of the buckets, in ascending order; the last bucket has none."""
     counts: Sequence[int]
-    """Of each bucket, one more than there are bounds."""
+    """The count of each bucket; one more than there are bounds."""
     total: float
-    """The sum of all that was measured."""
+    """The sum of all values."""
 
 
 class Family(NamedTuple):
-    """A metric, and its value for each set of labels."""
+    """A metric with its value for each set of labels."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -124,7 +126,7 @@ class Family(NamedTuple):
 
 
 def expose(families: Iterable[Family]) -> str:
-    """All of them, as text."""
+    """Format all metrics as text."""
     lines: list[str] = []
     for family in families:
         lines.append(f"# HELP {family.name} {_escaped(family.help)}")
@@ -157,7 +159,7 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str, quoted: bool = False) -> str:
-    """Escape text; in a label's value also quotes. Lone surrogates are replaced."""
+    """Escape text, in label values also quotes; replace lone surrogates."""
     text = text.encode("utf-8", "replace").decode()
     special = r'[\\\n"]' if quoted else r"[\\\n]"
     return re.sub(special, lambda match: "\\n" if match[0] == "\n" else f"\\{match[0]}", text)

@@ -196,7 +196,7 @@ def _checked(number: Any, what: str) -> int:
 
 
 def _refilled_us(count: int, period_us: int, burst: int, spent: bytes, now_us: int) -> int:
-    """When the next job may begin, as `lua/include/rate_limit.lua` has it; in the past: now."""
+    """Return when the next job may start, as `rate_limit.lua` does; the past means now."""
     found = _NUMBERS.fullmatch(spent)
     at_us, taken, _ = map(int, found.groups()) if found else (now_us, 0, 0)
     next_us = at_us + math.ceil((taken + 1 - burst) * period_us / count)

@@ -1,14 +1,14 @@
 """Options of jobs, tasks, schedules, groups and queues; durability.
 
-    local     the server has taken the job: what every enqueue waits for
-    replica   a replica has received it (WAIT), so that a failover to it loses nothing
-    fsync     the server's append-only file has it, on its disk (WAITAOF)
+    local     the server has the job; every enqueue waits for this
+    replica   a replica has received the job (WAIT), so a failover to it does not lose the job
+    fsync     the job is in the server's append-only file, on its disk (WAITAOF)
 
 Before a script adds a job, it checks whether the server can give the durability. The commands that
 wait follow the script in the same round trip on the same connection, because they count the writes
 of that connection.
 
-`Constraints` is what a job asks for beside its due time, as the server has it:
+`Constraints` has the constraints of a job besides its due time, in the server's form:
 `lua/include/constraints.lua`.
 """
 
@@ -29,7 +29,7 @@ from bide.model.retry import Retry
 from bide.model.schedule import Missed
 
 MOST_AT_ONCE: Final = 10_000
-"""Jobs of a group."""
+"""Maximum concurrency of a group."""
 
 _WORD: Final = re.compile(r"(\w)=(\S+)")
 _DIGITS: Final = 16
@@ -193,7 +193,7 @@ def _number(text: Any) -> int | None:
 Durability = Literal["local", "replica", "fsync"]
 
 CONFIRM_MS = 3_000
-"""Milliseconds for which a confirmation is waited for; less than a reply may take to come."""
+"""Milliseconds to wait for a confirmation; less than the time-out of a reply."""
 
 Kinds = tuple[Durability, ...]
 """The durabilities that a call waits for, in this order: none, `replica`, `fsync`, or both."""
@@ -202,7 +202,7 @@ _WAITS: Final[dict[Durability, tuple[str | int, ...]]] = {
     "replica": ("WAIT", 1),
     "fsync": ("WAITAOF", 1, 0),
 }
-"""The commands that wait: for so many, on the server's disk and on those of replicas."""
+"""The commands that wait, with the required numbers of disks and replicas."""
 
 _LACKS: Final = {
     "replica": "no replica is connected to the server; connect one",
@@ -230,13 +230,13 @@ def check_durability(durability: Any) -> Durability:
 
 
 def kinds_of(wanted: Iterable[Durability]) -> Kinds:
-    """All that one call has to wait for."""
+    """Return all durabilities that one call waits for."""
     asked = set(wanted)
     return () if asked <= LOCAL else tuple(kind for kind in _WAITS if kind in asked)
 
 
 def waits(kinds: Kinds) -> list[tuple[Any, ...]]:
-    """The calls that wait, to be sent behind those that write."""
+    """Return the calls that wait, to be sent after the calls that write."""
     return [(*_WAITS[kind], CONFIRM_MS) for kind in kinds]
 
 
@@ -256,14 +256,14 @@ def missing(kinds: Kinds, replies: Sequence[Any]) -> Exception | None:
 
 
 def unconfirmed(error: Exception) -> DurabilityTimeout:
-    """The error for a job that was added, where `missing` has returned one."""
+    """Return the error for an added job whose durability was not confirmed."""
     if isinstance(error, DurabilityTimeout):
         return error
     return DurabilityTimeout(f"The job was added, but the server did not confirm it ({error}).")
 
 
 def cannot(lack: str) -> DurabilityUnavailable:
-    """The error for what the script has found that the server cannot do."""
+    """Return the error for a durability that the server cannot give."""
     permission = lack.partition(":")[2]
     acl = "`bide acl --fsync`" if permission == "WAITAOF" else "`bide acl`"
     why = (
@@ -277,7 +277,7 @@ def cannot(lack: str) -> DurabilityUnavailable:
 
 
 def doubtful(error: DurabilityUnavailable) -> DurabilityTimeout:
-    """The same, where the call was sent before without an answer, and may have added the job."""
+    """Return that error for a call that was sent before, and may have added the job."""
     return DurabilityTimeout(
         "The connection broke while the job was added, so it may exist, and no repeat could have "
         f"its durability confirmed: {error}"
@@ -288,7 +288,7 @@ OnCrash = Literal["rerun", "fail"]
 
 
 class Parent(Protocol):
-    """A job that others can wait for: a `Job`, an `AsyncJob`, or what `prepare` returned."""
+    """A job on which others can depend: a `Job`, an `AsyncJob`, or the result of `prepare`."""
 
     @property
     def id(self) -> str:
@@ -357,7 +357,7 @@ class ScheduleOptions(_JobOptions, total=False):
     """Maximum time by which a job is due after its time. The schedule's name and the time determine
     the actual value."""
     description: str | None
-    """A line for people who look at its jobs: at most 500 characters."""
+    """A description of its jobs for people, at most 500 characters."""
     meta: Mapping[str, Any] | None
     """Your own notes on its jobs: plain values, stored with them."""
 

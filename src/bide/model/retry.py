@@ -1,13 +1,13 @@
-"""Whether, and when, a job that raised is due again.
+"""Retry policies: whether and when a job runs again after an error.
 
-Exponential delays are drawn with full jitter, which spreads a crowd of jobs that failed together
-better than any fixed or partly jittered delay (M. Brooker, "Exponential Backoff and Jitter", AWS
-Architecture Blog, 2015).
+Exponential delays have full jitter, which spreads jobs that failed together better than fixed
+delays or partial jitter (M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog,
+2015).
 
 A policy is stored with a job as a JSON list (`Retry.wire`): `[max, backoff, base, cap, max_time,
-on, never_on]`, null for what has its default, cut after the last that has not; a lone `max` is
-that number. Functions and exceptions go by name. Neither is ever imported because a body names it:
-the worker's registry finds a function, and an exception is compared by name.
+on, never_on]`, with null for defaults, and without defaults at the end; a single `max` is stored as
+a number. Functions and exceptions are stored by name, and a stored name is never imported: the
+worker's registry finds a function, and an exception is compared by name.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bide.errors import JobTimeout, UsageError
 from bide.model.durations import JITTER, Duration, is_whole, to_us
 from bide.model.ids import module_of
 
-# Not a `Log`: that is a floor above. What is logged here is one line without it, a function's name
-# and an exception's repr.
+# Not a `Log`, which is in a higher layer. The message is one line without it, because it has only
+# a function's name and an exception's repr.
 log = logging.getLogger("bide.model.retry")
 
 BackoffFunction = Callable[[int, BaseException], Duration | None]
-"""Takes the attempt that failed (the first is 1) and its error; None gives up."""
+"""Takes the failed attempt (the first is 1) and its error; returns the delay, or None to stop."""
 
 Backoff = str | Sequence[Duration] | BackoffFunction
 Errors = type[BaseException] | str | Iterable[type[BaseException] | str]
@@ -77,7 +77,7 @@ class Retry(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     never_on: tuple[str, ...] = ()
     """Names of exceptions, `module.Class`."""
 
-    if TYPE_CHECKING:  # what a caller may give
+    if TYPE_CHECKING:  # the types that a caller may pass
 
         def __init__(
             self,
@@ -127,7 +127,7 @@ class Retry(msgspec.Struct, frozen=True, repr_omit_defaults=True):
             attempt: the attempt that raised; the first is 1.
             error: what it raised.
             elapsed: seconds since the job was first due.
-            resolve: finds the function of a stored name `module:function`.
+            resolve: returns the function of a stored name `module:function`.
             asked: the job asked for the retry: it follows after any error, within `max` and
                 `max_time`.
             delay: seconds that the job asked for, instead of those of `backoff`.
@@ -175,7 +175,7 @@ class Retry(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return JITTER.uniform(0, ceiling)
 
     def wire(self) -> int | list[Any]:
-        """The form in which it is stored with a job (see the top of this file)."""
+        """The stored form (see the top of this module)."""
         values = list(msgspec.structs.astuple(self))
         if callable(self.backoff):
             values[1] = _function_name(self.backoff)
@@ -186,7 +186,7 @@ class Retry(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @classmethod
     def from_wire(cls, stored: object) -> Retry:
-        """Read the stored form; more values than this version knows are passed over."""
+        """Parse the stored form; values that this version does not know are ignored."""
         values = (stored if isinstance(stored, list) else [stored])[: len(cls.__struct_fields__)]
         try:
             return _from_wire(tuple(tuple(v) if isinstance(v, list) else v for v in values))
@@ -209,7 +209,7 @@ def as_retry(retry: Retry | int | None) -> Retry:
     return policy
 
 
-@functools.lru_cache(maxsize=256)  # a queue's jobs share a few policies
+@functools.lru_cache(maxsize=256)  # the jobs of a queue share a few policies
 def _from_wire(values: tuple[Any, ...]) -> Retry:
     given = {n: v for n, v in zip(Retry.__struct_fields__, values, strict=False) if v is not None}
     if not isinstance(given.get("max"), int):
@@ -278,10 +278,10 @@ def _class_name(kind: type) -> str:
 
 
 def _is_named(kind: type, name: str) -> bool:
-    """Whether a class goes by a name; `requests.HTTPError` names `requests.exceptions.HTTPError`.
+    """Whether a name means a class; `requests.HTTPError` means `requests.exceptions.HTTPError`.
 
-    Packages pass their errors on from private modules, so a name's module may be any package above
-    the module that the class is from.
+    Packages re-export errors of their modules, so the module in a name may be any package above the
+    module of the class.
     """
     full = _class_name(kind)
     if full == name:
@@ -291,7 +291,7 @@ def _is_named(kind: type, name: str) -> bool:
 
 
 def _is_path(text: str, *, colon: bool = False) -> bool:
-    """Whether it reads `a.b.C` or `a.b:C`; with `colon`, only the latter."""
+    """Whether a text has the form `a.b.C` or `a.b:C`; with `colon`, only the latter."""
     head, mark, tail = text.partition(":")
     if colon and not mark:
         return False
@@ -314,4 +314,4 @@ def _told(backoff: Any) -> str:
 
 
 NO_RETRY: Final = Retry(0)
-"""The default: an error is final until someone has said how often a task may be repeated."""
+"""The default: an error is final, because not every task may be repeated."""

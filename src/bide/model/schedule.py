@@ -1,16 +1,15 @@
-"""Schedules: when each fires, how its record is read, and which times come next.
+"""Schedules: the rules of their times, the stored record, and the computation of next times.
 
-A schedule fires at its times: an interval's, a cron expression's, or those of a list. What they are
-does not depend on who reckons them or when, so a server and all its clients agree. For an interval
-a script can tell the next itself; of an expression's times a client sends some ahead.
+A schedule fires at the times of an interval, a cron expression or a list. The times do not depend
+on the machine or the moment of their computation, so the server and all clients agree. A script
+computes the next time of an interval itself; for an expression, clients send some times in advance.
 
-`cronsim` reads an expression and walks along the wall clock. Which moments these times of the wall
-clock are, is found out here, for a clock that is put forward or back skips some and shows others
-twice:
+`cronsim` parses an expression and yields its wall-clock times. This module converts them to
+moments, because changes of daylight saving time skip some wall-clock times and repeat others:
 
-- An expression whose minute and hour both do not begin with `*` names times of day: one that is
-  skipped fires as soon as the clock moves on, one that is shown twice fires the first time.
-- Any other goes along with the clock: what is skipped does not fire, what is shown twice fires
+- If neither the minute nor the hour of an expression starts with `*`, it names times of day: a
+  skipped time fires right after the change, and a repeated time fires only the first time.
+- Any other expression follows the clock: a skipped time does not fire, and a repeated time fires
   twice.
 """
 
@@ -41,12 +40,12 @@ from bide.model.durations import (
 from bide.model.ids import check_name
 
 LONGEST: Final = 200
-"""Characters of an expression."""
+"""Maximum characters of an expression."""
 
 _LONGEST_ZONE: Final = 64
 _MINUTE: Final = timedelta(minutes=1)
 _OVERLAP: Final = timedelta(hours=3)
-"""Longer than any clock is put back by."""
+"""More than any clock is set back."""
 
 _WORDS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -62,7 +61,7 @@ _BACK: Final = tuple(timedelta(days=days) for days in (1 / 24, 1, 32, 366))
 
 
 class Cron:
-    """An expression, in a time zone."""
+    """A cron expression in a time zone."""
 
     def __init__(self, text: str, zone: str = "UTC") -> None:
         self.text: Final = _checked(text)
@@ -71,11 +70,11 @@ class Cron:
         self._fields = _WORDS.get(self.text.lower(), self.text)
         try:
             fields = self._fields.split()
-            if len(fields) != 5:  # with six, the first would be seconds
+            if len(fields) != 5:  # with six fields, the first would be seconds
                 raise ValueError(f"it has {len(fields)} fields")
             self._is_time_of_day = not (fields[0].startswith("*") or fields[1].startswith("*"))
             first = next(self._walls(datetime(2024, 1, 1)), None)
-        except Exception as error:  # what a text makes of a parser's insides is not for callers
+        except Exception as error:  # callers must not see internal errors of the parser
             raise UsageError(
                 f"{self.text!r} is not a cron expression ({str(error) or type(error).__name__}); "
                 "write five fields, minute, hour, day of month, month and day of week, such as "
@@ -85,7 +84,7 @@ class Cron:
             raise UsageError(f"{self.text!r} never fires; is there such a day?")
 
     def after(self, us: int) -> Iterator[int]:
-        """Moments after this one, in order, in microseconds; for 50 years from each at least."""
+        """Yield the moments after this one in microseconds; ends after 50 years without one."""
         last = us
         for moment in self._moments(from_us(us)):
             at_us = round(moment.timestamp()) * 1_000_000
@@ -94,9 +93,9 @@ class Cron:
                 last = at_us
 
     def latest(self, after_us: int, until_us: int) -> int | None:
-        """The last moment after the one and not after the other; None where there is none.
+        """Return the last moment after the first and not after the second; None if there is none.
 
-        It is looked for from behind: in a year, a minute comes half a million times.
+        It searches backwards, because a year has half a million minutes.
         """
         starts = [until_us - round(back.total_seconds() * 1e6) for back in _BACK]
         for start_us in (*(max(start, after_us) for start in starts), after_us):
@@ -110,7 +109,7 @@ class Cron:
         return None
 
     def before(self, until_us: int, count: int) -> list[int]:
-        """Some of the last moments until this one, latest first: `count` or less."""
+        """Return up to `count` of the last moments until this one, latest first."""
         found: list[int] = []
         for back in _BACK:
             start_us = until_us - round(back.total_seconds() * 1e6)
@@ -131,13 +130,13 @@ class Cron:
         return self._each(walls)
 
     def _first(self, wall: datetime) -> datetime:
-        """The first moment at which the clock shows this, or has skipped it."""
+        """Return the first moment at which the clock shows this time, or has skipped it."""
         while not self._is_shown(wall):
             wall += _MINUTE
         return wall.replace(tzinfo=self._tz).astimezone(UTC)
 
     def _each(self, walls: Iterator[datetime]) -> Iterator[datetime]:
-        """All moments at which the clock shows one of these, in order."""
+        """Yield all moments at which the clock shows one of these times, in order."""
         second: list[datetime] = []
         for wall in walls:
             first = wall.replace(tzinfo=self._tz).astimezone(UTC)
@@ -156,7 +155,7 @@ class Cron:
 
 
 def cron_of(text: str, zone: str) -> Cron:
-    """The expression in this zone."""
+    """Return the parsed expression in this time zone."""
     return _cron(_checked(text), zone_of(zone).key)
 
 
@@ -164,11 +163,11 @@ _cron: Final = lru_cache(maxsize=256)(Cron)
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """A time zone by its name."""
+    """Return a time zone by its name."""
     if isinstance(name, str) and len(name) <= _LONGEST_ZONE:
         try:
             return ZoneInfo(name)
-        except Exception:  # a name is looked for as a file, so it can be anything
+        except Exception:  # a name is looked up as a file, so any error is possible
             pass
     raise UsageError(
         f"tz={str(name)[:_LONGEST_ZONE]!r} is not a time zone that this machine knows; write "
@@ -189,31 +188,31 @@ Missed = Literal["skip", "once", "all"]
 Kind = Literal["every", "cron", "at"]
 
 AHEAD: Final = 16
-"""Times of an expression that a client sends; it is asked for more when half of them are fired."""
+"""Number of times that a client sends in advance; more are requested when half have fired."""
 
 MOST_AT: Final = 100
-"""Moments of a list at most; more are jobs of their own."""
+"""Maximum moments of a list."""
 
 LONGEST_NAME: Final = 100
-"""Bytes of a schedule's name: with a time behind it, it is an id."""
+"""Maximum bytes of a schedule's name: with a time after it, it is a job id."""
 
 SHORTEST_US: Final = 10_000
-"""The shortest interval."""
+"""The minimum interval."""
 
 MOST_FIRED: Final = 1_000_000_000
-"""The highest limit: a schedule of the shortest interval reaches it in four months."""
+"""The maximum limit, which a schedule with the minimum interval reaches in four months."""
 
 SCHEDULE_MARK: Final = "@"
 _DIGITS: Final = re.compile(r"[1-9][0-9]{14,15}")
 _FAR: Final = 9_000_000_000_000_000
-"""In the year 2255: scripts take no time beyond it."""
+"""In the year 2255; scripts accept no later time."""
 
 
 _Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=_FAR)]
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """When a schedule fires: one of `cron`, `every_us` and `at_us`, and its bounds."""
+    """The times of a schedule: one of `cron`, `every_us` and `at_us`, and bounds."""
 
     cron: str = ""
     tz: str = ""
@@ -225,17 +224,17 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def kind(self) -> Kind:
-        """Which of the three."""
+        """Which of the three is set."""
         return "cron" if self.cron else "every" if self.every_us else "at"
 
     def written(self) -> str:
-        """The line that is stored, and compared."""
+        """The stored line, which is compared to find changes."""
         return _encoder.encode(self).decode()
 
     def ahead(self, after_us: int, now_us: int, *, each: bool) -> tuple[list[int], bool]:
-        """Some of the times after a moment, and whether there are no more than these.
+        """Return some of the times after a moment, and whether there are no others.
 
-        `each`: whether all that have passed are wanted, or of these only the last.
+        `each`: whether to include all past times, or only the last of them.
         """
         if not self.cron:
             return [at for at in self.at_us if at > after_us], True
@@ -248,7 +247,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return times, len(times) < AHEAD
 
     def times(self, first_us: int | None, after_us: int) -> Iterator[int]:
-        """All times after a moment; `first_us` is the next one of an interval."""
+        """Yield all times after a moment; `first_us` is the next time of an interval."""
         if self.every_us:
             return iter(()) if first_us is None else self._bounded(count(first_us, self.every_us))
         if not self.cron:
@@ -256,7 +255,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return self._bounded(self._cron().after(after_us))
 
     def before(self, until_us: int, count: int) -> list[int]:
-        """Some of the last times of the expression until a moment, latest first."""
+        """Return some of the last times of the expression until a moment, latest first."""
         return self._cron().before(until_us, count)
 
     def _cron(self) -> Cron:
@@ -290,31 +289,31 @@ class Schedule(NamedTuple):
     last_us: int
     """The time that fired last; 0 for none."""
     times: tuple[int, ...]
-    """What comes next, as far as the server knows it."""
+    """The next times that the server knows."""
     seen_us: int
-    """No time up to this one is fired again."""
+    """The time up to which no time fires again."""
     version: int
     closed: bool
-    """No times come behind those that the server knows."""
+    """Whether there are no times after those that the server knows."""
 
     @property
     def cron(self) -> str | None:
-        """Its expression."""
+        """The cron expression."""
         return self.timing.cron or None
 
     @property
     def tz(self) -> str | None:
-        """The time zone of its expression."""
+        """The time zone of the expression."""
         return self.timing.tz or None
 
     @property
     def every(self) -> float | None:
-        """Its interval in seconds."""
+        """The interval in seconds."""
         return self.timing.every_us / 1e6 if self.timing.every_us else None
 
     @property
     def at(self) -> tuple[datetime, ...]:
-        """Its moments, if it was given a list of moments."""
+        """The moments, if it has a list of moments."""
         return tuple(map(from_us, self.timing.at_us))
 
     @property
@@ -349,7 +348,7 @@ class Schedule(NamedTuple):
 
     @property
     def stand(self) -> str:
-        """The version, jitter and missed that a change must name as read before."""
+        """Version, jitter and missed, which a change compares with the stored values."""
         return f"{self.version} {self.jitter_us} {self.missed}"
 
     @property
@@ -359,7 +358,7 @@ class Schedule(NamedTuple):
 
     @property
     def when(self) -> str:
-        """When it fires, for people."""
+        """A description of its times, for people."""
         timing = self.timing
         if timing.cron:
             return f"{timing.cron} {timing.tz}"
@@ -379,9 +378,9 @@ class Schedule(NamedTuple):
         return [from_us(at_us) for at_us in islice(self.firing(), count)]
 
     def passed(self, count: int) -> list[int]:
-        """Some of its times up to the one that fired last, latest first, in microseconds.
+        """Return some of its times up to the last one that fired, latest first, in microseconds.
 
-        Not each of them has fired: workers may have missed some.
+        Some of these times may not have fired, because no worker was running.
 
         Raises:
             UsageError: this machine cannot read the expression or its time zone.
@@ -396,9 +395,9 @@ class Schedule(NamedTuple):
         return [at_us for at_us in timing.at_us[::-1] if at_us <= last_us][:count]
 
     def firing(self, since_us: int = 0) -> Iterator[int]:
-        """The times that are fired next, in microseconds; none where it is paused.
+        """Yield the next times in microseconds; none if the schedule is paused.
 
-        Times before `since_us` that the server does not know yet are passed over.
+        Times before `since_us` that the server does not know yet are skipped.
         """
         if self.paused or self.over:
             return iter(())
@@ -413,9 +412,9 @@ class Schedule(NamedTuple):
             yield from self.timing.times(first_us, max(last_us, since_us - 1))
 
     def foreseen(self, timing: Timing, now_us: int) -> Schedule:
-        """The schedule as it would be if it were set now to fire at other times, and not paused.
+        """Return the schedule as it would be after a change of its times now, and not paused.
 
-        What `lua/schedule_set.lua` does, for people who look before they set it.
+        It computes what `lua/schedule_set.lua` does, for a preview.
         """
         if timing == self.timing:
             return self._replace(paused=False)
@@ -433,7 +432,7 @@ class Schedule(NamedTuple):
 
     @classmethod
     def read(cls, name: str, record: bytes) -> Schedule | None:
-        """Parse a stored record (`lua/include/schedule_record.lua`); None for what is not one."""
+        """Parse a stored record (`lua/include/schedule_record.lua`); None if it is invalid."""
         try:
             line, timing, task, *_ = record.decode().split("\n")
             head, colon, times = line.partition(":")
@@ -469,7 +468,7 @@ def _number(text: str) -> int:
 
 
 def time_of(id: str, schedule: str | None) -> datetime | None:
-    """The time of a schedule that a job is for, from its id; None of one that is for none."""
+    """Return the schedule's time of a job, from its id; None if the id has none."""
     name, mark, time = id.rpartition(SCHEDULE_MARK)
     if schedule is None or name != schedule or not mark or not _DIGITS.fullmatch(time):
         return None
@@ -477,7 +476,7 @@ def time_of(id: str, schedule: str | None) -> datetime | None:
 
 
 def id_of(schedule: str, time: int | str) -> str:
-    """The id of the job of a schedule for one of its times, or with an id for one that runs now."""
+    """Return the id of a schedule's job for a time, or, with an id, of a job that runs now."""
     return f"{schedule}{SCHEDULE_MARK}{time}"
 
 
@@ -507,7 +506,7 @@ def timing_of(
     end: datetime | None = None,
     limit: int | None = None,
 ) -> Timing:
-    """When a schedule fires, as its maker says it."""
+    """Check the arguments that define the times of a schedule."""
     if sum(given is not None for given in (cron, every, at)) != 1:
         raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
     if tz is not None and cron is None:

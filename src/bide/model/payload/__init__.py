@@ -1,6 +1,6 @@
-"""How values travel: from a caller's arguments to bytes, and back to what a function expects.
+"""Encodes arguments and results, and converts them to the types that a function expects.
 
-`body` is what is stored of a job; `serializers` turn values into bytes; `signature` holds what a
-function takes, checks a call where it is made and converts it where it is run; `convert` makes a
-plain value what an annotation says.
+`body`: the stored form of a job. `serializers`: from values to bytes and back. `signature`: checks
+a call in the producer, and converts its arguments in the worker. `convert`: converts plain values
+to annotated types. `signing`: signatures of stored bytes.
 """

@@ -1,31 +1,30 @@
-r"""What travels: the body of a job, its result, its error; encoded once, by the client.
+r"""The stored forms of a job's body, result and error. Scripts store them and never decode them.
 
-A body is JSON, so that people and other programs can read what a job is:
+A body is JSON, so that people and other programs can read it:
 
     {"task":"app.tasks:send","args":[42],"timeout":30.0}
 
-A queue that chose msgpack or pickle writes the same JSON without the arguments, a newline (which
-JSON written without spaces never holds), and the bytes of `[args, kwargs]`. So the task and the
-options of a job are known even where its arguments cannot be read. A result is JSON too, or has
-one byte in front that JSON cannot begin with.
+A queue with msgpack or pickle writes the JSON without the arguments, a newline (which compact JSON
+never contains), and the bytes of `[args, kwargs]`. So the task and the options of a job can be read
+even if its arguments cannot. A result is also JSON, or starts with a byte with which JSON cannot
+start.
 
 A later release may add fields. If its name starts with `_`, older releases ignore it. If it must
 be understood, the body has a higher `needs`, and an older worker leaves the job to a newer one. Any
 other unknown field is an error, and fails the job.
 
-A script stores a body and hands it out, and never looks inside: `cjson` would turn
-9007199254740993 into 9.007e15 and `[]` into `{}`.
+In a script, `cjson` would convert 9007199254740993 to 9.007e15 and `[]` to `{}`.
 
-The body of an item is one byte that the body of a job cannot begin with, then the data as JSON:
+The body of an item is a byte with which the body of a job cannot start, and the data as JSON:
 
     \x03{"user":1}
 
-So a worker that meets an item knows it for what it is, and a `DelayQueue` knows a job.
+So a worker recognises an item, and a `DelayQueue` recognises a job.
 
-Errors are stored as text, as `traceback.format_exception` writes it. Python compiles the line of
-each frame to mark the part that raised, which takes longer than a small job. When a service is
-down, many thousand jobs raise at the same lines. The text of a frame depends on its code and its
-instruction alone, so it is made once.
+Errors are stored as the text of `traceback.format_exception`. Python compiles the line of each
+frame to mark the part that raised, which takes longer than a small job. If a service is down, many
+thousand jobs raise at the same lines. The text of a frame depends only on its code and its
+instruction, so it is cached.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ from bide.model.payload.serializers import (
 from bide.model.payload.signing import VARIABLE, unsigned
 
 _MOST_FRAMES: Final = 1_000
-"""Frames whose text is kept."""
+"""Maximum number of frames whose text is cached."""
 
 _DEEP: Final = 60
-"""Frames above which `traceback` formats the exception."""
+"""Number of frames above which `traceback` formats the exception."""
 
 _REPEATS: Final = 3
-"""Frames of one line in a row after which `traceback` counts the others instead."""
+"""Number of consecutive frames of one line after which `traceback` only counts the others."""
 
 _CAUSE: Final = (
     "\nThe above exception was the direct cause of the following exception:\n\n",
@@ -73,7 +72,7 @@ _WITH_HINTS: Final = (AttributeError, ImportError, NameError, SyntaxError)
 """Errors to which `traceback` adds suggestions."""
 
 LONGEST_TEXT: Final = 8_000
-"""Characters of an exception that are kept, or logged."""
+"""Maximum characters of an exception that are stored or logged."""
 
 _frames: Final[dict[tuple[int, int], tuple[CodeType, str]]] = {}
 
@@ -93,7 +92,7 @@ def end_of(text: str) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """An exception with its traceback, and with those that it came from."""
+    """Format an exception with its traceback and its causes."""
     parts: list[str] = []
     seen: set[int] = set()
     one: BaseException | None = error
@@ -116,7 +115,7 @@ def format_error(error: BaseException) -> str:
 
 
 def _frames_of(error: BaseException) -> list[str] | None:
-    """The text of each frame; None for a deep or recursive traceback, which is shortened."""
+    """Return the text of each frame; None for a deep or recursive traceback."""
     frames: list[str] = []
     at = error.__traceback__
     last: tuple[CodeType, int] | None = None
@@ -168,14 +167,14 @@ ITEM_MARK: Final = b"\x03"
 """`lua/pop.lua` has it too."""
 
 MAX_DATA: Final = 1_000_000
-"""The largest item in bytes; it is a message, not a file."""
+"""Maximum bytes of an item."""
 
 
 def encode_item(data: object) -> bytes:
     """Encode data as JSON of at most `MAX_DATA` bytes."""
     try:
         packed = pack(data, "json")
-    except Exception as error:  # properties and time zones of the data's own may raise anything
+    except Exception as error:  # properties and time zones in the data may raise any error
         raise PayloadError(f"The data: {reason(error, 'json')}.") from None
     if len(packed) > MAX_DATA:
         raise PayloadError(
@@ -186,7 +185,7 @@ def encode_item(data: object) -> bytes:
 
 
 def is_item(body: bytes) -> bool:
-    """Whether a stored body is that of an item, not of a job."""
+    """Whether a stored body is an item, not a job."""
     return body[:1] == ITEM_MARK
 
 
@@ -204,10 +203,10 @@ def decode_item(body: bytes) -> Any:
 
 
 MAX_BODY: Final = 1_000_000
-"""The largest body or result in bytes; a job is a message, not a file."""
+"""Maximum bytes of a body or a result."""
 
 DEFAULT_TIMEOUT: Final = 300.0
-"""Seconds that a job may run unless it, or its task, says otherwise."""
+"""Default maximum seconds of a run."""
 
 _LONGEST: Final = LONGEST_US / 1e6
 _TimeOut = Annotated[float, msgspec.Meta(gt=0, le=_LONGEST)]
@@ -220,7 +219,7 @@ _MARKED: Final[dict[int, Codec]] = {mark[0]: codec for codec, mark in _MARKS.ite
 
 
 NEWEST: Final = 1
-"""The newest form of a body that is understood here: what its `needs` may say at most."""
+"""The newest form of a body that this release understands: the maximum of `needs`."""
 
 _PASSED_OVER: Final = "_"
 """The first character of a field's name that older releases may ignore."""
@@ -247,7 +246,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """The ids of its parents; `{queue}id` for a parent in another queue."""
     meta: dict[str, Any] | None = None
     description: str | None = None
-    """A line for people."""
+    """A description for people."""
     on_success: _Name | None = None
     """The name of a task."""
     on_failure: _Name | None = None
@@ -265,7 +264,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
     body: Body
     packed: bytes
-    """Its arguments, where its codec is not JSON; else nothing."""
+    """The encoded arguments; empty if the codec is JSON."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -295,7 +294,7 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
             head = _encoder.encode(msgspec.structs.replace(body, args=(), kwargs={}))
             check_finite(head, body.meta)
             data = head + b"\n" + pack((body.args, body.kwargs), body.codec)
-    except Exception as error:  # properties and time zones of the arguments' own may raise anything
+    except Exception as error:  # properties and time zones in the arguments may raise any error
         raise PayloadError(_what_does_not_fit(body, names, error)) from None
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The arguments of {body.task}", len(data)))
@@ -303,7 +302,7 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
 
 
 def check_id(id: str) -> None:
-    """Refuse an id that another program has written and that no producer of bide's would."""
+    """Refuse an id from another program that no producer of bide would create."""
     if id.isascii() and id.isprintable() and len(id) <= LONGEST:
         return
     if any("\udc80" <= c <= "\udcff" for c in id):
@@ -322,10 +321,10 @@ def check_id(id: str) -> None:
 def decode_envelope(data: bytes) -> Envelope:
     """Read the task and the options of a stored body, and its arguments if they are JSON.
 
-    A signature behind it is passed over: who has keys has checked it before. Raises `PayloadTooNew`
-    if the body says that only a newer release can run it.
+    A signature after the body is ignored, because a process with keys has checked it before. Raises
+    `PayloadTooNew` if only a newer release can run the job.
     """
-    if is_batch(data):  # the bodies of several calls (`serializers.py`)
+    if is_batch(data):  # a batch: the bodies of several calls (`serializers.py`)
         return Envelope(*join(data, decode_envelope))
     data = unsigned(data)
     if len(data) > MAX_BODY:
@@ -350,7 +349,7 @@ def decode_envelope(data: bytes) -> Envelope:
 
 
 def _decode_head(head: bytes) -> Body:
-    """Read task and options, as this release or a newer one has written them."""
+    """Decode task and options that this release or a newer one has written."""
     try:
         body = _decode_body(head)
     except msgspec.ValidationError:
@@ -377,7 +376,7 @@ def _decode_body(head: bytes) -> Body:
 
 
 def _check_needs(raw: msgspec.Raw | None) -> None:
-    """The field `needs`, which must be readable even when other fields of a newer body are not."""
+    """Check `needs`, which must be readable even if other fields of a newer body are not."""
     try:
         needs = 1 if raw is None else msgspec.json.decode(raw, type=int)
     except msgspec.MsgspecError:
@@ -394,7 +393,7 @@ def _too_new(needs: int) -> PayloadTooNew:
 
 
 def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
-    """The body with its arguments; `allow_pickle`: that was chosen, and a key of ours signed it."""
+    """Decode the arguments; `allow_pickle`: pickle is allowed, and one of our keys signed it."""
     body = envelope.body
     if body.codec == "json":
         return body
@@ -429,7 +428,7 @@ def decode_body(data: bytes, *, allow_pickle: bool = False) -> Body:
 
 
 def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
-    """Encode what a task returned; None takes no bytes."""
+    """Encode the result of a task; None takes no bytes."""
     if result is None:
         return b""
     if isinstance(result, policies.Retry):
@@ -439,7 +438,7 @@ def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
         )
     try:
         data = pack(result, codec)
-    except Exception as error:  # properties and time zones of the result's own may raise anything
+    except Exception as error:  # properties and time zones in the result may raise any error
         raise PayloadError(f"The result of {task}: {reason(error, codec)}.") from None
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The result of {task}", len(data), "takes", "return"))
@@ -452,7 +451,7 @@ def is_pickled(result: bytes) -> bool:
 
 
 def decode_result(data: bytes | None, *, allow_pickle: bool = False) -> Any:
-    """Decode a stored result; nothing stored is None."""
+    """Decode a stored result; empty means None."""
     if not data:
         return None
     codec: Codec = _MARKED.get(data[0], "json")
@@ -483,7 +482,7 @@ def encode_error(error: BaseException) -> bytes:
 
 
 def decode_error(data: bytes | None) -> ErrorInfo | None:
-    """Decode a stored error; nothing stored is None."""
+    """Decode a stored error; empty means None."""
     if not data:
         return None
     try:
@@ -504,7 +503,7 @@ def _encodable(text: str) -> str:
 
 
 def _what_does_not_fit(body: Body, names: Sequence[str], error: Exception) -> str:
-    """A sentence that names the argument; each is tried by itself, which only an error pays for."""
+    """Return a sentence that names the argument; each is encoded again, only after an error."""
     for who, value, codec in _values(body, names):
         try:
             pack(value, codec)
@@ -533,7 +532,7 @@ def _too_large(what: str, size: int, take: str = "take", give: str = "pass") -> 
 
 
 def with_parents(data: bytes, parents: Sequence[str]) -> bytes:
-    """A body that waits for these jobs, instead of those it waited for; nothing else is changed."""
+    """Return the body with these parents instead of its own."""
     if is_item(data):
         raise PayloadError("Data cannot wait for jobs; enqueue a job that pushes it.")
     head, newline, packed = data.partition(b"\n")
@@ -549,6 +548,6 @@ def with_parents(data: bytes, parents: Sequence[str]) -> bytes:
 
 
 def of_schedule(data: bytes, schedule: str) -> bytes:
-    """An encoded body as that of the jobs of a schedule; its arguments are not touched."""
+    """Return an encoded body for the jobs of a schedule, without decoding its arguments."""
     head, newline, packed = data.partition(b"\n")
     return b'%b,"schedule":%b}' % (head[:-1], msgspec.json.encode(schedule)) + newline + packed

@@ -1,9 +1,9 @@
-"""From an annotation to a function that makes a plain value what the annotation says.
+"""Returns for an annotation the function that converts plain values to the annotated type.
 
-msgspec converts nearly all of it, and fast. Below it lies a slower way for what msgspec refuses to
-express (unions of two types that are both written as text) and for values that are objects already
-(out of a pickle): containers and records are taken apart, the parts converted each by itself, the
-members of a union tried in order. An annotation that neither knows leaves a value as it is.
+msgspec converts nearly all types, and quickly. A slower converter handles types that msgspec cannot
+express (unions of two types that are both encoded as text) and values that are objects already
+(from a pickle): it converts the parts of containers and records separately, and tries the members
+of a union in order. If neither knows an annotation, the value stays unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def annotations_of(source: Any) -> dict[str, Any]:
 def resolved(
     annotations: dict[str, Any], names: dict[str, Any], local: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Look up the names in annotations; one that leads nowhere is left out, and spoils no other.
+    """Look up the names in annotations; leave out annotations with unknown names.
 
     `names` are those of the module; `local` comes before it.
     """
@@ -64,7 +64,7 @@ def resolved(
 
 
 def peeled(hint: Any) -> Any:
-    """Take off what does not matter to a value: names, qualifiers, notes to others."""
+    """Remove the parts of a hint that do not affect values: names, qualifiers, metadata."""
     while True:
         if isinstance(hint, typing.NewType):
             hint = hint.__supertype__
@@ -85,7 +85,7 @@ def peeled(hint: Any) -> Any:
 
 
 def is_record(kind: type) -> bool:
-    """Whether a type is one of these."""
+    """Whether a type is a dataclass, a struct, a named tuple or a typed dictionary."""
     return (
         dataclasses.is_dataclass(kind)
         or typing.is_typeddict(kind)
@@ -95,7 +95,7 @@ def is_record(kind: type) -> bool:
 
 
 def fields_of(kind: Any) -> list[tuple[str, str, bool]]:
-    """Each field of a record: its key as it is stored, its name, whether it is required."""
+    """Return each field of a record: its stored key, its name, and whether it is required."""
     if issubclass(kind, msgspec.Struct):
         fields = msgspec.structs.fields(kind)
         return [(field.encode_name, field.name, field.required) for field in fields]
@@ -112,7 +112,7 @@ def fields_of(kind: Any) -> list[tuple[str, str, bool]]:
 
 
 def keys_of(kind: Any) -> set[str] | None:
-    """The keys that a record, or a pydantic model, has a place for; None of what is neither."""
+    """Return the keys that a record or a pydantic model accepts; None for other types."""
     kind = typing.get_origin(kind) or kind
     if not isinstance(kind, type):
         return None
@@ -127,13 +127,13 @@ Convert = Callable[[Any], Any]
 
 
 class Unfit(Exception):
-    """A value is not what an annotation asks for."""
+    """A value does not have the annotated type."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.path = path
-        """Where in the value: `[0].id`."""
+        """The path to the wrong part: `[0].id`."""
 
 
 _PLAIN: Final = (str, int, float, bool, list, dict, type(None))
@@ -164,7 +164,7 @@ def converter(hint: Any) -> Convert | None:
     return _native(hint) if _msgspec_knows(hint) else _by_parts(hint)
 
 
-# -- what msgspec converts
+# -- types that msgspec converts
 
 
 def _scalar(kind: type) -> Convert:
@@ -173,8 +173,8 @@ def _scalar(kind: type) -> Convert:
 
 
 def _native(hint: Any, whole: bool = False) -> Convert:
-    """By msgspec; what it refuses is then taken apart, unless it is to be seen as a `whole`."""
-    # A struct around the hint keeps what msgspec works out about it, which a bare hint would not.
+    """Convert by msgspec; if it refuses, convert by parts, unless `whole` is set."""
+    # With a struct around the hint, msgspec caches its analysis of the hint.
     holder: Any = msgspec.defstruct("Holder", [("value", hint)], array_like=True)
     parts: list[Convert | None] = []
 
@@ -182,7 +182,7 @@ def _native(hint: Any, whole: bool = False) -> Convert:
         try:
             return msgspec.convert([value], holder, str_keys=True, dec_hook=_revive).value
         except msgspec.ValidationError as error:
-            # Inside may be objects that are what they should be, which msgspec takes for plain.
+            # It may contain objects of the right type, which msgspec treats as plain values.
             if not parts:
                 parts.append(None if whole else _by_parts(hint, known=True))
             if parts[0] is not None:
@@ -202,7 +202,7 @@ def _unfit(error: Exception) -> Unfit:
 
 
 def _revive(kind: Any, value: Any) -> Any:
-    """Make one of the types that msgspec leaves to us, out of what `simplify` made of it."""
+    """Convert the output of `simplify` back to a type that msgspec does not know."""
     if not isinstance(kind, type) or isinstance(value, kind):
         return value
     if issubclass(kind, PurePath) and isinstance(value, str):
@@ -213,12 +213,12 @@ def _revive(kind: Any, value: Any) -> Any:
 
 
 def _is_model(kind: type) -> bool:
-    """Whether it is a pydantic model, by its looks."""
+    """Whether it looks like a pydantic model."""
     return callable(getattr(kind, "model_validate", None))
 
 
 def _model(kind: Any, value: Any) -> Any:
-    """JSON is what it was written as, so it is read as JSON, by the model's rules for JSON."""
+    """Convert to a model by its rules for JSON, because it was encoded as JSON."""
     try:
         if not hasattr(kind, "model_validate_json"):
             return kind.model_validate(value)
@@ -228,7 +228,7 @@ def _model(kind: Any, value: Any) -> Any:
 
 
 def _told(error: Any) -> str:
-    """A model's complaints in one line."""
+    """Format the errors of a model in one line."""
     try:
         found = error.errors()
         return "; ".join(
@@ -240,10 +240,10 @@ def _told(error: Any) -> str:
 
 
 def _msgspec_knows(hint: Any) -> bool:
-    """Whether msgspec, with `_revive`, converts all that is in a hint."""
+    """Whether msgspec, with `_revive`, converts all parts of a hint."""
     try:
         return _all_known(msgspec.inspect.type_info(hint), set())
-    except Exception:  # TypeError for what it cannot express, NameError for names in a class, ...
+    except Exception:  # TypeError for types that it cannot express, NameError in a class, ...
         return False
 
 
@@ -269,11 +269,11 @@ def _parts_of(info: Any) -> list[Any]:
     return [part for part in found if isinstance(part, msgspec.inspect.Type)]
 
 
-# -- what is taken apart
+# -- types that are converted by parts
 
 
 def _by_parts(hint: Any, known: bool = False) -> Convert | None:
-    """The slower way; `known` if msgspec knows the hint, and would only be asked again."""
+    """Convert by parts; `known`: msgspec knows the hint, so it is not tried again."""
     origin = typing.get_origin(hint)
     args = typing.get_args(hint)
     kind = origin or hint
@@ -314,7 +314,7 @@ def _expected(hint: Any, value: Any) -> Unfit:
 
 
 def _union(hint: Any, members: tuple[Any, ...]) -> Convert:
-    """Members in order; but a record that has no place for a key stands back for one that has."""
+    """Try the members in order; a record that lacks a key comes after one that has it."""
     tried = [(member, converter(member)) for member in map(peeled, members)]
     kinds = tuple(member for member, _ in tried if isinstance(member, type))
     records = [keys_of(member) for member, _ in tried]
@@ -403,7 +403,7 @@ def _within(path: str, one: Convert | None, value: Any) -> Any:
 
 
 def _enum(kind: Any) -> Convert:
-    """By value, whatever it is: msgspec knows only those of text or of whole numbers."""
+    """Convert an enum by its value; msgspec only knows enums of text or integers."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, kind):
@@ -428,14 +428,14 @@ def _written(value: Any) -> bytes:
 
 class _Field(NamedTuple):
     key: str
-    """Its name as it is stored."""
+    """Its stored name."""
     name: str
     one: Convert | None
     required: bool
 
 
 _being_made: Final[dict[Any, list[Convert]]] = {}
-"""Records whose converters are being made: one that holds itself finds its own here."""
+"""Records whose converters are being created; a recursive record finds its own here."""
 _making: Final = threading.RLock()
 
 

@@ -1,13 +1,13 @@
-r"""From values to bytes and back: JSON, msgpack, and pickle for those who chose it.
+r"""Converts values to bytes and back: JSON, msgpack, and pickle if it is chosen.
 
-JSON and msgpack hold data: reading them builds plain values, and no class is ever named by one.
-What is more than plain (a dataclass, a `datetime`, a pydantic model) is written in its usual plain
-form, and becomes itself again through the annotations of the task (`convert.py`). Pickle holds
-objects, and reading it can run any code: it is read only where that was allowed.
+JSON and msgpack contain plain values, and never the name of a class. Other values (a dataclass, a
+`datetime`, a pydantic model) are encoded in their usual plain form, and the annotations of the task
+convert them back (`convert.py`). A pickle contains objects, and reading it can run any code, so it
+is read only if that is allowed.
 
-The body of a batch job has the bodies of its calls, one after another. Each is one byte that no
-other body begins with, its length in digits, a newline, and the body as its client sent it, with
-its signature if it has one:
+The body of a batch job contains the bodies of its calls, one after another. Each consists of a byte
+with which no other body starts, its length in digits, a newline, and the body as its client sent
+it, with its signature if it has one:
 
     \x06 38\n{"task":"app.tasks:index","args":[42]} ...     (without the space)
 
@@ -42,20 +42,20 @@ ADVICE: Final = "pass plain values (numbers, text, lists, dicts), or an id to lo
 
 
 def simplify(value: Any) -> Any:
-    """The plain form of what the encoders do not know; `TypeError` if it has none."""
+    """Return the plain form of a value that the encoders do not know, or raise `TypeError`."""
     kind = type(value)
-    if kind is str:  # msgspec before 0.22 brings the text of an enum's member that is a key
+    if kind is str:  # msgspec before 0.22 passes the text of an enum member that is a key
         return value
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, deque):
         return list(value)
     if inspect.iscoroutine(value):
-        value.close()  # otherwise Python warns about it somewhere else
+        value.close()  # otherwise Python would warn about it in another place
         raise PayloadError(
             "holds a coroutine; write await before the call that returned it, in an async def task."
         )
-    if callable(getattr(kind, "model_dump", None)):  # a pydantic model, by its looks
+    if callable(getattr(kind, "model_dump", None)):  # it looks like a pydantic model
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"objects of type {kind.__qualname__} do not fit")
 
@@ -78,7 +78,7 @@ _unpackers: Final[dict[Codec, Callable[[bytes], Any]]] = {
 
 
 def pack(value: object, codec: Codec) -> bytes:
-    """Encode a value; properties and time zones of the value's own may raise anything."""
+    """Encode a value; its properties and time zones may raise any error."""
     data = _packers[codec](value)
     if codec == "json":
         check_finite(data, value)
@@ -86,12 +86,12 @@ def pack(value: object, codec: Codec) -> bytes:
 
 
 def unpack(data: bytes, codec: Codec) -> Any:
-    """Decode a value, or raise anything; whether pickle is allowed is for the caller to ask."""
+    """Decode a value; may raise any error. The caller must check that pickle is allowed."""
     return _unpackers[codec](data)
 
 
 def reason(error: Exception, codec: Codec) -> str:
-    """Why a value did not fit, as the second half of a sentence."""
+    """Return why a value cannot be encoded, as the second half of a sentence."""
     what = "JSON" if codec == "json" else codec
     text = str(error).strip().rstrip(".") or type(error).__name__
     if isinstance(error, PayloadError):
@@ -102,7 +102,7 @@ def reason(error: Exception, codec: Codec) -> str:
 
 
 def check_finite(data: bytes, value: object) -> None:
-    """Refuse NaN and infinities, which the JSON encoder would turn into null without a word."""
+    """Refuse NaN and infinities, which the JSON encoder would silently convert to null."""
     if b"null" in data and not _is_finite(msgspec.to_builtins(value, enc_hook=simplify)):
         raise PayloadError(f"holds {NOT_FINITE}.")
 
@@ -121,23 +121,23 @@ BATCH_MARK: Final = b"\x06"
 """`lua/include/dedup.lua` has it too."""
 
 MOST: Final = 1_001_000
-"""Bytes: those of the largest body, and of what frames and signatures may take beside."""
+"""Maximum bytes: a body of the maximum size, and its frames and signatures."""
 
 _HEAD: Final = re.compile(rb"\x06([0-9]{1,9})\n")
 
 
 def is_batch(body: bytes) -> bool:
-    """Whether a stored body holds those of several calls."""
+    """Whether a stored body is a batch."""
     return body[:1] == BATCH_MARK
 
 
 def frame(body: bytes) -> bytes:
-    """A body as one of several."""
+    """Encode a body as a part of a batch."""
     return BATCH_MARK + b"%d\n" % len(body) + body
 
 
 def calls_in(body: bytes) -> list[bytes]:
-    """The bodies of the calls, in their order of arrival; at least one."""
+    """Return the bodies of the calls, at least one, in order of arrival."""
     found: list[bytes] = []
     at = 0
     while at < len(body):
@@ -175,7 +175,7 @@ def join(data: bytes, decode: Callable[[bytes], Envelope]) -> tuple[Body, bytes]
 
 
 def with_items(body: Body, calls: Sequence[Body]) -> Body:
-    """The body with one argument: the list of those of the calls."""
+    """Return the body with one argument: the list of the arguments of the calls."""
     if any(len(call.args) != 1 or call.kwargs for call in calls):
         raise PayloadError(f"Each call that is batched for {body.task} must have one argument.")
     return msgspec.structs.replace(body, args=([call.args[0] for call in calls],), kwargs={})

@@ -1,9 +1,9 @@
-"""What a task takes: checked where a job is made, converted where it is run.
+"""The signature of a task: checked in the producer, and used for conversion in the worker.
 
-The producer asks only whether the call fits (`check`): a job that cannot be called is refused on
-the spot, not an hour later on a worker. The worker makes plain values what the annotations say
-(`bind`), and tells apart a value that does not fit from a call that no longer does because the
-function has changed since the job was enqueued.
+The producer checks whether the call fits (`check`), so that an impossible call is refused
+immediately, not an hour later in a worker. The worker converts plain values to the annotated types
+(`bind`). Its errors distinguish a wrong value from a call that no longer fits because the function
+has changed since the enqueue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Converters(NamedTuple):
     other: Convert | None
     result: Convert | None
     is_idle: bool
-    """Nothing that is passed needs converting."""
+    """Whether no argument needs conversion."""
 
 
 class Signature:
@@ -40,11 +40,11 @@ class Signature:
     positional: tuple[str, ...]
     """Names of the parameters that may be given by position, in order."""
     names: frozenset[str]
-    """The parameters that a caller may give by name, as far as they are written down."""
+    """The declared parameters that a caller may pass by name."""
     injected: dict[str, Any]
-    """The resources that the worker gives, by parameter; a job never carries one."""
+    """The resources that the worker passes, by parameter; a job never contains one."""
     unresolved: tuple[str, ...]
-    """Parameters whose annotation names what cannot be looked up; filled by the first `bind`."""
+    """Parameters whose annotations have unknown names; filled by the first `bind`."""
     _function: Callable[..., Any]
     _owner: type | None
     _converters: _Converters | None
@@ -85,14 +85,14 @@ class Signature:
         if any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
             self._most = _MANY
         for i, p in enumerate(listed):
-            if p.name in self.injected:  # what follows it can only be given by name
+            if p.name in self.injected:  # the parameters after it can only be passed by name
                 self._most = min(self._most, i)
         required = [i for i, p in enumerate(listed) if p.default is _ANY]
         self._least = required[-1] + 1 if required else 0
         self._floor = sum(listed[i].kind is kinds.POSITIONAL_ONLY for i in required)
         if any(p.default is _ANY for p in named):
             self._least = _MANY
-        # For each number of arguments by position: what must, may and must not come by name.
+        # For each number of positional arguments: the required, allowed and forbidden names.
         self._names = []
         for given in range(len(listed) + 1):
             rest = [*listed[given:], *named]
@@ -130,10 +130,9 @@ class Signature:
         task_name: str,
         options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """See that a job could be called; where it is made.
+        """Check in the producer that the call fits.
 
-        `options` are names that a caller may give here by mistake, each with the option that is
-        meant.
+        `options` are names that a caller may pass here by mistake, each with the right option.
         """
         if self.fits(args, kwargs) or self._is_loose:
             return
@@ -147,7 +146,7 @@ class Signature:
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str
     ) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Make arguments what the annotations say; where a job is run.
+        """Convert arguments to the annotated types, in the worker.
 
         Raises `PayloadError` if a value does not fit its annotation, or the call does not fit the
         function as this worker has it.
@@ -175,20 +174,20 @@ class Signature:
                     if one is not None:
                         where = name
                         by_name[name] = one(value)
-        except Exception as error:  # a type's own code may raise anything
+        except Exception as error:  # the code of a type may raise any error
             name = self.position(where) if isinstance(where, int) else where
             reason = _reason(error, name)
             raise PayloadError(f"argument {name!r} of {task_name}: {reason}.") from None
         return args, by_name
 
     def convert_result(self, value: Any) -> Any:
-        """Make a result what the annotation says; as it is where that cannot be."""
+        """Convert a result to the annotated type; if that is not possible, return it unchanged."""
         to = self._converters or self.compile()
         if to.result is None:
             return value
         try:
             return to.result(value)
-        except Exception:  # a type's own code may raise anything
+        except Exception:  # the code of a type may raise any error
             return value
 
     def position(self, i: int) -> str:
@@ -198,10 +197,10 @@ class Signature:
         rest = [p.name for p in self._parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
         return f"{rest[0]}[{i - len(self.positional)}]" if rest else f"[{i}]"
 
-    # -- how a call does not fit
+    # -- calls that do not fit
 
     def _misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-        """The kind of misfit, and the rest of a sentence that begins with the task's name."""
+        """Return the kind of mismatch, and the rest of a sentence after the task's name."""
         given = len(args)
         must, may, taken = self._names[min(given, len(self.positional))]
         known = [p.name for p in self._parameters]
@@ -247,10 +246,10 @@ class Signature:
             )
         return f"{task_name} {text}; {advice}."
 
-    # -- what the annotations say
+    # -- annotations
 
     def compile(self) -> _Converters:
-        """Look the annotations up, and find what converts to them."""
+        """Look up the annotations and their converters."""
         kinds = inspect.Parameter
         written = {p.name: p.annotation for p in self._parameters if p.annotation is not _ANY}
         if self._returns is not _ANY:
@@ -291,7 +290,7 @@ def _described(function: Any) -> tuple[list[inspect.Parameter], Any, bool]:
     """
     try:
         whole = _signature(function)
-    except (TypeError, ValueError):  # some built-in functions do not say
+    except (TypeError, ValueError):  # some built-in functions have no signature
         anything = [
             inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
             inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
@@ -341,9 +340,9 @@ def _maybe(hint: Any, default: Any) -> Convert | None:
     """Return a converter for a hint; None if none is needed, or the hint is unknown."""
     try:
         one = converter(hint)
-    except Exception:  # an annotation may be any object, and behave in any way
+    except Exception:  # an annotation may be any object, and raise any error
         return None
-    if one is not None and default is None:  # `name: str = None` means that None will do
+    if one is not None and default is None:  # `name: str = None` means that None is allowed
         return lambda value: None if value is None else one(value)
     return one
 

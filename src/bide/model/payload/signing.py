@@ -1,12 +1,12 @@
-r"""Signatures: proof that a job comes from someone who has the key, as it is and where it is.
+r"""Signatures: they prove that a producer with a key has enqueued this job on this queue.
 
 The signature follows the signed data: a newline, the byte 4, the key's id, a space and 64
 hexadecimal digits:
 
     {"task":"app.tasks:send","args":[42]}\n\x04 2026a 6f1d...
 
-The digits are HMAC-SHA256, under the key's secret, of five parts with a newline between them: what
-it is, the prefix, the queue, the id, and the stored bytes, which hold function, arguments and
+The digits are the HMAC-SHA256, with the key's secret, of five parts separated by newlines: the
+kind, the prefix, the queue, the id, and the stored bytes, which contain task, arguments and
 options:
 
     bide-job-1\nbide\nmail\n0n7...\n{"task":"app.tasks:send","args":[42]}
@@ -41,10 +41,10 @@ VARIABLE: Final = "BIDE_SIGNING_KEYS"
 """The environment variable that holds the keys."""
 
 UNSIGNED: Final = "unsigned"
-"""The word that, beside keys, permits unsigned data: for the time of a migration."""
+"""The word that permits unsigned data besides the keys, during a migration."""
 
 SHORTEST: Final = 32
-"""Characters of a secret, at least."""
+"""Minimum characters of a secret."""
 
 _LONGEST_ID: Final = 32
 _DIGITS: Final = 64
@@ -55,15 +55,15 @@ _LONGEST: Final = len(_MARK) + 1 + _LONGEST_ID + 1 + _DIGITS
 
 
 class Keyring:
-    """The keys of a process: the first signs, all of them are good."""
+    """The keys of a process: the first one signs, and all of them are valid."""
 
     def __init__(self, text: str) -> None:
-        """Read keys as they are set: `2026b:SECRET,2026a:SECRET`, and maybe `unsigned`.
+        """Parse keys: `2026b:SECRET,2026a:SECRET`, and optionally `unsigned`.
 
-        No error's message holds a part of a secret.
+        Error messages contain no part of a secret.
         """
         self.text: Final = text
-        """The keys as they were given; only for a child process."""
+        """The original text of the keys; only for a child process."""
         self._secrets: Final[dict[str, bytes]] = {}
         words = [word.strip() for word in text.split(",")]
         self.takes_unsigned: Final = UNSIGNED in words
@@ -85,17 +85,17 @@ class Keyring:
         return f"<Keyring {', '.join(self._secrets)}>"
 
     def sign(self, text: bytes, data: bytes) -> bytes:
-        """The signature to stand behind the data."""
+        """Return the signature that follows the data."""
         digest = hmac.digest(self._secrets[self._first], text + data, "sha256")
         return _MARK + f" {self._first} {digest.hex()}".encode()
 
     def secret(self, id: str) -> bytes | None:
-        """The secret of a key; None for one that is not here."""
+        """Return the secret of a key; None for an unknown key."""
         return self._secrets.get(id)
 
 
 class KeyNames(Protocol):
-    """A queue's names, as its keys have them."""
+    """The names of a queue, as in its keys."""
 
     @property
     def prefix(self) -> str:
@@ -104,7 +104,7 @@ class KeyNames(Protocol):
 
     @property
     def queue(self) -> str | None:
-        """Its name."""
+        """The queue's name."""
         ...
 
 
@@ -115,17 +115,17 @@ class Seal(NamedTuple):
     keys: KeyNames
 
     def sign(self, kind: Kind, id: str, data: bytes) -> bytes:
-        """The data with their signature, if there is a key to sign with."""
+        """Return the data, with their signature if there is a key."""
         if self.keyring is None:
             return data
         return data + self.keyring.sign(self._text(kind, id), data)
 
     def check(self, kind: Kind, id: str, data: bytes) -> bool:
-        """Whether a key of ours has signed this; False where that need not be.
+        """Return whether one of our keys has signed this; False if it need not be signed.
 
         Raises:
-            BadSignature: it has to be signed and is not, or its signature is that of other data,
-                of another job or queue, or of a key that is not here.
+            BadSignature: a required signature is missing, or belongs to other data, to another job
+                or queue, or to an unknown key.
         """
         ring = self.keyring
         if ring is None:
@@ -190,25 +190,25 @@ def _is(secret: bytes, text: bytes, digits: bytes) -> bool:
 
 
 def is_signed(data: bytes) -> bool:
-    """Whether a signature stands behind the data, good or bad."""
+    """Whether the data end with a signature, valid or not."""
     if is_batch(data):
         try:
             return all(_end(call) < len(call) for call in _calls_in(data))
         except BadSignature:
-            return True  # with no valid signature
+            return True  # it has no valid signature
     return _end(data) < len(data)
 
 
 def unsigned(data: bytes) -> bytes:
-    """The data without the signature behind it, if there is one."""
+    """Return the data without their signature, if they have one."""
     end = _end(data)
     return data if end == len(data) else data[:end]
 
 
 def _end(data: bytes) -> int:
-    if is_batch(data):  # whose signatures stand behind its calls
+    if is_batch(data):  # its calls have the signatures
         return len(data)
-    if data[-_DIGITS - 1 : -_DIGITS] != b" ":  # quick: nearly all unsigned data ends here
+    if data[-_DIGITS - 1 : -_DIGITS] != b" ":  # quick: nearly all unsigned data end here
         return len(data)
     found = _END.search(data, max(0, len(data) - _LONGEST))
     return found.start() if found else len(data)
