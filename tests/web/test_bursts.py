@@ -83,7 +83,7 @@ def test_how_large_one_may_be_that_was_not_found_is_told(
     for i in range(6):
         spread(mail, soon(hours=6 * i), 300)
     assert listed(page) == ([(at, 400)], 300)
-    assert "more bursts than are listed, of 300 jobs at most" in page.get("/", span="month").text
+    assert "more bursts, each of 300 jobs at most" in page.get("/", span="month").text
 
 
 def test_how_large_one_is_that_is_not_listed_is_told(

@@ -72,7 +72,7 @@ def test_one_bound_is_shared_by_all_queues(
     (group,) = found["groups"]
     assert group["queues"] == {"few": 2, "many": 4, "more": 4}
     text = page.get("/failures").text
-    assert "10 of 23 failed jobs were looked at: the newest of each queue." in text
+    assert "10 of 23 failed jobs were searched: the newest of each queue." in text
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_queues_that_are_not_looked_at_are_told(
     fail(one_url, {"few": 1, "many": 3})
     found = page.get("/api/failures").json
     assert (found["looked"], found["total"], found["left_out"]) == (3, 4, ["few"])
-    assert "but none of the 1 queues with fewest failed jobs" in page.get("/failures").text
+    assert "but none of the 1 queues with the fewest failed jobs" in page.get("/failures").text
 
 
 @pytest.mark.slow

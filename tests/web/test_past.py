@@ -64,7 +64,7 @@ def test_how_late_jobs_began_is_told_though_none_is_kept(page: Page, mail: Queue
     for job in mail.jobs("completed"):
         job.delete()
     assert page.get("/api/queue", q="mail").json["lateness"]["began"] == 3
-    assert "3 began" in page.get("/queue", q="mail").text
+    assert "3 started" in page.get("/queue", q="mail").text
 
 
 @pytest.mark.slow
@@ -86,4 +86,4 @@ def test_it_is_told_where_the_past_may_be_forgotten(
     work(mail, 3)
     found = page.get("/api/timeline", span=span).json["kept_for"]
     assert list(found) == ["mail"] * is_told
-    assert ("those are drawn that are kept" in page.get("/", span=span).text) is is_told
+    assert ("Finished jobs are shown only while they are kept" in page.get("/", span=span).text) is is_told

@@ -29,7 +29,7 @@ def test_each_minute_of_a_month_is_there(page: Page, mail: Queue) -> None:
     number, found = drawn(page, "month")
     assert 30 * 1440 - 360 <= number <= 30 * 1440
     assert (found["scheduled_until"], found["schedules_left_out"]) == (None, 0)
-    assert "Not all is drawn" not in page.get("/", span="month").text
+    assert "Jobs of cron expressions are shown" not in page.get("/", span="month").text
 
 
 def test_an_interval_ends_with_its_limit(page: Page, mail: Queue) -> None:
@@ -56,7 +56,7 @@ def test_what_is_not_drawn_is_told(
     assert number == 25
     until = found["scheduled_until"]
     assert max(each["at"] for each in found["stretches"]) <= until < found["to"]
-    assert "Not all is drawn that schedules will fire" in page.get("/").text
+    assert "Jobs of cron expressions are shown only until" in page.get("/").text
 
 
 def test_schedules_that_are_not_read_are_told(
@@ -68,7 +68,7 @@ def test_schedules_that_are_not_read_are_told(
             for name in ("one", "two"):
                 queue.schedules.upsert(name, "shop:tick", every="10m")
     assert drawn(page, "hour")[1]["schedules_left_out"] == 2
-    assert "2 more schedules are not drawn" in page.get("/").text
+    assert "2 more schedules are not shown" in page.get("/").text
 
 
 def test_whoever_else_is_served_does_not_wait_for_it(

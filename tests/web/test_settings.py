@@ -103,7 +103,7 @@ def test_what_the_code_declares_is_shown_beside_a_field_and_comes_back(
     text = desk.get("/queue", q="mail").text
     assert "Jobs that may start: the code declares 5/s, 1 at once after a quiet time<" in text
     assert "Jobs that may run: the code declares 3<" in text
-    assert "Kept: the code declares completed 2d" in text
+    assert "Retention: the code declares completed 2d" in text
     assert text.count("Use it again") == 3
     assert "declared-group_rate" not in text
     text = page.get("/queue", q="mail").text
@@ -128,10 +128,10 @@ def test_a_hold_is_shown_and_ended(desk: Page, page: Page, mail: Queue) -> None:
     Worker([mail], modules=[__name__]).run(burst=True)
     assert mail.counts().limits.held_until is not None
     for each in (desk, page):
-        assert "A job holds this queue" in each.get("/queue", q="mail").text
+        assert "A job has paused this queue" in each.get("/queue", q="mail").text
     assert desk.post(verb="resume", q="mail").status == 303
     assert mail.counts().limits.held_until is None
-    assert "A job holds this queue" not in desk.get("/queue", q="mail").text
+    assert "A job has paused this queue" not in desk.get("/queue", q="mail").text
 
 
 def hold() -> None:
@@ -214,7 +214,7 @@ def test_what_will_be_retried(desk: Page, page: Page, mail: Queue, one_url: str)
     assert (retrying["looked"], retrying["total"]) == (3, 3)
     (group,) = retrying["groups"]
     assert (group["kind"], group["count"]) == ("ValueError: card of order # was declined", 2)
-    assert "To be retried" in page.get("/failures").text
+    assert "Waiting for a retry" in page.get("/failures").text
     text = desk.get("/failures").text
     assert 'name="state" value="delayed"' in text
     form = {"verb": "promote", "kind": group["kind"], "state": "delayed"}

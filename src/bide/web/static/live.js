@@ -6,7 +6,7 @@ import { describe, follow } from "./times.js";
 const html = document.documentElement;
 const pulse = document.getElementById("pulse");
 const parts = document.querySelectorAll("[data-part]");
-const LIVE = "Live; press to hold the page still";
+const LIVE = "Live; press to pause updates";
 const FOCUSED = "a, button, summary, [tabindex]"; // elements that may have the focus while a part is exchanged
 const VERB = "button[name=verb]"; // a button that changes something
 const SETTLED = 1000; // milliseconds after which a button that took another's place may be pressed
@@ -142,7 +142,7 @@ async function read() {
     wanted = true;
     rest = reading.next();
     if (error.message === "404") show("lost", "gone", "Removed: the page shows its last state");
-    else show("lost", "lost", "The page could not be read again; it is tried on");
+    else show("lost", "lost", "The page could not be reloaded; it will try again");
   } finally {
     busy = false;
     next = performance.now() + rest;
@@ -170,7 +170,7 @@ function listen() {
   line.addEventListener("change", (event) => { since = Number(event.data); show("live", "live", LIVE); refresh(); });
   line.addEventListener("failure", (event) => show("lost", "lost", JSON.parse(event.data)));
   line.addEventListener("error", () => {
-    show("lost", "lost", "The connection broke; it is made again");
+    show("lost", "lost", "The connection was lost; it will reconnect");
     if (line.readyState !== EventSource.CLOSED) return; // the browser itself makes it again
     hangUp();
     redial = setTimeout(listen, calling.next());
@@ -195,7 +195,7 @@ if (pulse && html.dataset.live && parts.length) {
     held = !held;
     pulse.setAttribute("aria-pressed", String(!held));
     listen();
-    if (held) show("held", "held", "Held still; press to continue");
+    if (held) show("held", "held", "Paused; press to continue");
     else refresh();
   });
   document.addEventListener("visibilitychange", () => { listen(); look(); });
