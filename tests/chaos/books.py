@@ -88,7 +88,9 @@ def starvations(
     ]
 
 
-_MISSED = re.compile(r"^(\S+ \S+) WARNING Leases of \S+ were not renewed", re.MULTILINE)
+_MISSED = re.compile(
+    r"^(\S+ \S+) WARNING The leases of queue \S+ could not be renewed", re.MULTILINE
+)
 
 
 def missed_in(worker: str, log: str) -> list[Missed]:

@@ -199,9 +199,9 @@ def test_a_renewal_that_failed_leaves_a_worker_less_time(
 def test_a_log_says_when_leases_were_not_renewed() -> None:
     log = (
         "2026-11-23 08:00:00.250+0000 INFO w1 serves chaos\n"
-        "2026-11-23 08:00:00.500+0000 WARNING Leases of chaos were not renewed this time: gone\n"
-        "2026-11-23 09:00:00.500+0100 WARNING Leases of chaos were not renewed this time: gone\n"
-        "2026-11-23 08:00:01.500+0000 WARNING job a: Leases of chaos were not renewed\n"
+        "2026-11-23 08:00:00.500+0000 WARNING The leases of queue chaos could not be renewed: no\n"
+        "2026-11-23 09:00:00.500+0100 WARNING The leases of queue chaos could not be renewed: no\n"
+        "2026-11-23 08:00:01.500+0000 WARNING job a: The leases of queue q could not be renewed\n"
     )
     at_us = 1_795_420_800_500_000
     assert missed_in("w1", log) == [Missed("w1", at_us)] * 2

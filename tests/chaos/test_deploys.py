@@ -160,7 +160,7 @@ def test_a_program_that_is_too_old_says_so_and_touches_nothing(
             call()
     worker = worker_pool.worker(one_url, "-q", "mail")
     assert worker.wait() == 1
-    worker.says("laid out in schema 2")
+    worker.says("has schema 2")
     assert hold_raw(direct) == before
 
 
@@ -189,7 +189,7 @@ def test_a_worker_that_holds_a_job_meanwhile_loses_it_to_a_newer_one(
     assert "The worker w1." in program.bide("queues", "upgrade", "mail")
     assert queue.counts().schema == 1, "it was refused, because that worker lives"
     assert "schema 2" in program.bide("queues", "upgrade", "mail", "--force")
-    old.says("laid out in schema 2")
+    old.says("has schema 2")
     worker_pool.open_gate("gate")
     worker_pool.ledger.wait("done", 1)
     new = worker_pool.worker(one_url, "-q", "mail", release=later)

@@ -21,7 +21,7 @@ from tests.support.worker_pool import JOBS, WorkerPool
 from tests.support.workers import Later
 
 WAITS = "Trying again until it works"
-CUT_SHORT = "stopped before it had begun"
+CUT_SHORT = "stopped before it had started"
 
 
 @pytest.fixture

@@ -123,6 +123,6 @@ def test_a_worker_ends_soon_after_its_grace_though_the_line_is_silent(
     proxy.hold()
     with worker_pool.witness.within(1 + 3):
         worker.terminate()
-        worker.says(" stops: ")
+        worker.says(" is stopping: ")
         worker_pool.open_gate("gate")
         assert worker.wait() == 0

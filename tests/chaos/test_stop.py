@@ -52,7 +52,7 @@ def test_at_the_first_signal_what_runs_finishes_and_nothing_begins(
     worker_pool.ledger.wait("begun", 2)
     waiting = {queue.enqueue(f"{JOBS}:quick").id for _ in range(5)}
     worker.process.send_signal(sig)
-    worker.says("stops: 2 jobs may finish")
+    worker.says("is stopping: 2 jobs may finish")
     worker_pool.open_gate("gate")
     assert worker.wait() == 0
     assert worker_pool.ledger.count("done").keys() == running
@@ -201,7 +201,7 @@ def test_jobs_of_a_claim_whose_reply_was_lost_are_given_back_at_the_stop(
 
     eventually(held)
     worker.terminate()
-    worker.says(" stops: ")
+    worker.says(" is stopping: ")
     proxy.behave()
     assert worker.wait() == 0
     assert worker_pool.ledger.lines() == []

@@ -94,8 +94,8 @@ def test_what_a_verb_is_not_for_is_left_alone_and_exits_with_1(
     a, b = delayed(mail, 2)
     take(mail, a)
     done = bide(home, "jobs", "delete", a, b, url=one_url)
-    assert said(done, 1) == "1 job deleted; left alone: 1 active.\n"
-    assert f"{a} is active; only what is" in done.stderr
+    assert said(done, 1) == "1 job deleted; skipped: 1 active.\n"
+    assert f"{a} is active; only" in done.stderr
     assert "can be deleted." in done.stderr
 
 
@@ -105,7 +105,7 @@ def test_one_that_runs_is_asked_to_end_unless_it_is_to_be_left(
     (a,) = delayed(mail, 1)
     take(mail, a)
     done = bide(home, "jobs", "cancel", a, "--leave-running", url=one_url)
-    assert said(done, 1) == "0 jobs cancelled; left alone: 1 active.\n"
+    assert said(done, 1) == "0 jobs cancelled; skipped: 1 active.\n"
     assert said(bide(home, "jobs", "cancel", a, url=one_url)) == "1 running job asked to end.\n"
     assert mail.fetch(a).cancelling
     assert "asked to end" in said(bide(home, "jobs", "ls", url=one_url))
@@ -179,7 +179,7 @@ def test_old_ones_are_deleted(home: Path, one_url: str, mail: Queue) -> None:
     (b,) = delayed(mail, 1)
     args = ("jobs", "delete", "-q", "mail", "-y", "--older-than")
     done = bide(home, *args, "1h", url=one_url)
-    assert (done.returncode, done.stderr) == (0, "No job fits; nothing was changed.\n")
+    assert (done.returncode, done.stderr) == (0, "No job matches; nothing was changed.\n")
     assert said(bide(home, *args, "1us", url=one_url)) == "1 job deleted.\n"
     assert states(mail, [a, b]) == ["gone", "delayed"]
 
@@ -261,10 +261,10 @@ def test_ten_thousand_jobs_are_changed_while_more_come(
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["cancel"], 2, "Say which jobs to cancel: by id, or with --state"),
-        (["cancel", "-q", "mail"], 2, "Say which jobs to cancel"),
-        (["cancel", "-q", "mail", "-n", "3"], 2, "Say which jobs to cancel"),
-        (["delete", "-s", "failed"], 2, "Say in which queue to delete jobs: --queue NAME"),
+        (["cancel"], 2, "Name the jobs to cancel: by id, or with --state"),
+        (["cancel", "-q", "mail"], 2, "Name the jobs to cancel"),
+        (["cancel", "-q", "mail", "-n", "3"], 2, "Name the jobs to cancel"),
+        (["delete", "-s", "failed"], 2, "Name the queue whose jobs to delete: --queue NAME"),
         (["delete", "-s", "failed", "-q", "mail", "--all-queues"], 2, "not both"),
         (["delete", "-s", "failed", "-q", "mial"], 3, "did you mean 'mail'?"),
         (["delete", "-s", "active", "-q", "mail"], 2, "What is active cannot be deleted; only"),
@@ -272,11 +272,11 @@ def test_ten_thousand_jobs_are_changed_while_more_come(
         (["retry", "-s", "lost"], 2, "'failed'"),
         (["cancel", "x", "-s", "delayed"], 2, "Name jobs by id or choose them by options"),
         (["cancel", "x", "--all-queues"], 2, "Name jobs by id or choose them by options"),
-        (["reschedule", "x"], 2, "Say when they are due: --in 5m"),
+        (["reschedule", "x"], 2, "Give the due time: --in 5m"),
         (["reschedule", "x", "--in", "1", "--at", "2035-01-01T00:00Z"], 2, "not both"),
         (["reschedule", "x", "--in", "soon"], 2, "is not a duration"),
         (["reschedule", "x", "--in", "5m", "--spread", "5m"], 2, "Give one of --in, --at and"),
-        (["reschedule", "x", "--spread", "0s"], 2, "over how long to spread"),
+        (["reschedule", "x", "--spread", "0s"], 2, "the time over which to spread"),
         (["reschedule", "x", "--spread", "ten"], 2, "--spread='ten' is not a duration"),
         (["cancel", "--arg", "user_id", "-q", "mail"], 2, "write it as NAME=VALUE"),
         (["cancel", "--meta", "=1", "-q", "mail"], 2, "write it as NAME=VALUE"),

@@ -41,7 +41,7 @@ ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
         (["queues", "pause", "{x}"], 2, "queue name"),
         (["queues", "purge", "mail"], 2, "There is no terminal to ask at; add --yes"),
         (["info", "--prefix", "a b"], 2, "prefix"),
-        (["info", "-u", "redis+sentinel://host"], 2, "does not say what the Sentinels call"),
+        (["info", "-u", "redis+sentinel://host"], 2, "lacks the name of the master"),
         (["info", "-u", "redis+cluster://127.0.0.1:1"], 1, "redis+cluster://127.0.0.1:1"),
         (["info", "-u", "redis+sentinel://:secret@127.0.0.1:1/shop"], 1, "127.0.0.1:1/shop"),
         (["health", "-u", "redis://u:secret@127.0.0.1:1"], 1, "redis://u:***@127.0.0.1:1"),

@@ -157,7 +157,7 @@ def test_no_job_is_said_aside(home: Path, one_url: str, mail: Queue) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "No queue has been used yet.\n"
     mail.enqueue("shop:greet")
-    assert bide(home, "jobs", "ls", "-s", "failed", url=one_url).stderr == "No job fits.\n"
+    assert bide(home, "jobs", "ls", "-s", "failed", url=one_url).stderr == "No job matches.\n"
     assert read(home, one_url, "jobs", "ls", "-s", "failed") == []
 
 

@@ -117,7 +117,7 @@ def test_a_worker_fails_an_item_with_a_sentence_and_loses_nothing(pile: Any, url
     assert job.refresh().status is State.COMPLETED
     error = queue.fetch(pushed.id).error
     assert error is not None
-    assert "This is data that a DelayQueue holds, and no job" in error.message
+    assert "This is an item of a DelayQueue, not a job" in error.message
     assert pile.items("failed")[0].data == {"user": 1}
     assert pile.retry([pushed.id]) == ["ok"]
     assert pile.pop() == [{"user": 1}]
@@ -167,7 +167,7 @@ def test_of_jobs_in_a_delay_queue_a_few_fail_at_a_time_and_the_data_come_out(
     pile.push("behind")
     queue.enqueue_many(some(30, priority=9))
     for n in (12, 24):
-        with pytest.raises(UsageError, match="jobs stood before them, and 12 have failed"):
+        with pytest.raises(UsageError, match="but also jobs, of which 12 have failed"):
             takes(pile, how)
         assert queue.counts().failed == n
     assert takes(pile, how) == ["behind"]

@@ -103,7 +103,7 @@ def test_a_callback_must_be_a_function_and_wants_kinds(one_url: str) -> None:
     queue = Queue("work", url=one_url)
     with pytest.raises(UsageError, match="must be a function that takes an event"):
         queue.on("added", 3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="wants at least one kind"):
+    with pytest.raises(UsageError, match="needs at least one kind"):
         queue.on(None, print)  # type: ignore[arg-type]
     assert not listens(queue)
 

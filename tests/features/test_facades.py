@@ -101,7 +101,7 @@ def test_many_are_rescheduled_and_promoted(queue: Facade) -> None:
     assert queue.counts().waiting == MANY
     with pytest.raises(UsageError, match="either delay= or at="):
         queue.reschedule_many(ids, delay=1, at=at)
-    with pytest.raises(UsageError, match=r"give delay= or at=; promote\(\) means now"):
+    with pytest.raises(UsageError, match=r"Give delay= or at=, or call promote\(\)"):
         queue.reschedule_many(ids)
 
 
@@ -170,7 +170,7 @@ def server_now(direct: redis.Redis) -> datetime:
 def test_a_job_is_moved_cancelled_retried_and_deleted(queue: Facade) -> None:
     job = queue.enqueue(jobs.add, 1)
     call = queue.call
-    with pytest.raises(UsageError, match=r"give delay= or at=; promote\(\) means now"):
+    with pytest.raises(UsageError, match=r"Give delay= or at=, or call promote\(\)"):
         call(job.reschedule)
     call(job.reschedule, delay="1h")
     assert timedelta(minutes=59) < job.due - datetime.now(UTC) <= timedelta(hours=1)
@@ -191,8 +191,8 @@ def test_a_job_is_moved_cancelled_retried_and_deleted(queue: Facade) -> None:
 @pytest.mark.parametrize(
     ("verb", "args", "text"),
     [
-        ("reschedule", [1], "is completed, and only a delayed or waiting one can be rescheduled"),
-        ("promote", [], "is completed, and only a delayed or waiting one can be promoted"),
+        ("reschedule", [1], "is completed, and only a delayed or waiting job can be rescheduled"),
+        ("promote", [], "is completed, and only a delayed or waiting job can be promoted"),
     ],
 )
 def test_what_has_ended_is_not_moved_and_the_error_names_its_state(
@@ -206,7 +206,7 @@ def test_what_has_ended_is_not_moved_and_the_error_names_its_state(
 
 def test_what_has_not_ended_is_not_retried(queue: Facade) -> None:
     job = queue.enqueue(jobs.add, 1)
-    with pytest.raises(JobStateError, match="is waiting, and only one that has ended"):
+    with pytest.raises(JobStateError, match="is waiting, and only a finished job"):
         queue.call(job.retry)
     queue.call(job.delete)
     for verb in (job.retry, job.promote, job.refresh):
@@ -365,7 +365,9 @@ def test_only_prepared_jobs_are_enqueued(unreachable: Facade) -> None:
     prepared = unreachable._queue.prepare(jobs.add, [1])
     odd: list[Any] = ["x", ["x"], [prepared, None], prepared, 5, [jobs.add], [tuple(prepared)]]
     for many in odd:
-        with pytest.raises(UsageError, match=r"^enqueue_many wants what queue.prepare"):
+        with pytest.raises(
+            UsageError, match=r"^enqueue_many needs (?:a list of )?jobs from queue.prepare"
+        ):
             unreachable.enqueue_many(many)
 
 

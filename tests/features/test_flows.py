@@ -203,14 +203,14 @@ def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"depends_on": 3}, "depends_on wants jobs or their ids, not 3"),
+        ({"depends_on": 3}, "depends_on must be jobs or their ids, not 3"),
         ({"depends_on": ["a b"]}, "depends_on"),
         ({"depends_on": ["x"], "job_id": "x"}, "Job 'x' would wait for itself"),
         ({"run_if": "ended"}, r"name them with depends_on=\[...\]"),
         ({"depends_on": "a", "run_if": "x"}, "must be 'completed', 'ended' or 'failed', not 'x'"),
         ({"depends_on": "a", "run_if": ["x"]}, "must be 'completed', 'ended' or 'failed'"),
         ({"depends_on": "a", "run_if": ""}, "must be 'completed', 'ended' or 'failed'"),
-        ({"depends_on": [f"j{n}" for n in range(20_001)]}, "20,000 others, not for 20,001"),
+        ({"depends_on": [f"j{n}" for n in range(20_001)]}, "20,000 others, not on 20,001"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(queue: Queue, options: Any, why: str) -> None:
@@ -253,7 +253,7 @@ def test_jobs_of_a_group_may_wait_for_each_other(queue: Queue) -> None:
 def test_a_circle_is_refused(queue: Queue) -> None:
     a = queue.prepare(jobs.add, (1,), job_id="a", depends_on="b")
     b = queue.prepare(jobs.add, (1,), job_id="b", depends_on="a")
-    with pytest.raises(UsageError, match="'a' waits for 'b', which does not stand before it"):
+    with pytest.raises(UsageError, match="'a' waits for 'b', which does not come before it"):
         queue.enqueue_many([a, b])
     with pytest.raises(UsageError, match=r"Each step is what .* not an empty list"):
         chain(a, [])
@@ -272,9 +272,9 @@ def test_what_is_no_step_is_refused(queue: Queue) -> None:
 def test_a_step_of_too_many_is_refused(queue: Queue) -> None:
     one = queue.prepare(jobs.add, (1,))
     many = [one._replace(id=f"j{n}") for n in range(20_001)]
-    with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
+    with pytest.raises(UsageError, match="20,000 others, not on 20,001"):
         chain(many, one)
-    with pytest.raises(UsageError, match="20,000 others, not for 20,001"):
+    with pytest.raises(UsageError, match="20,000 others, not on 20,001"):
         fan_in(many, ended=one)
 
 
@@ -295,7 +295,7 @@ def test_a_parent_that_is_no_more_is_named(queue: Queue) -> None:
     second = queue.enqueue(jobs.add, 1, depends_on=first, run_if="ended")
     queue._client.run(job_commands.delete(queue.keys, [first.id]))
     with pytest.raises(
-        JobNotFound, match=f"Job '{first.id}', that this one waited for, is no more"
+        JobNotFound, match=f"Job '{first.id}', a parent of this job, no longer exists"
     ):
         queue.parents(second.id)
 

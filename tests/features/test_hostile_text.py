@@ -87,7 +87,7 @@ def test_logs_of_a_program_with_a_form_of_its_own_cannot_be_forged(
     assert counts.delayed == 2, "a task and a parameter that are not there are waited for"
     assert counts.failed == len(BODIES) - 3 + 4
     for i in range(3):
-        assert "holds what cannot be printed" in str(queue.fetch(f"{i}{ESCAPES}").error)
+        assert "has characters that cannot be printed" in str(queue.fetch(f"{i}{ESCAPES}").error)
     assert "longer than 128 bytes" in str(queue.fetch("long" * 50).error)
     queue.close()
 

@@ -225,8 +225,8 @@ def test_retry(queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda q: q.where().cancel(), "Say which jobs to cancel: give where"),
-        (lambda q: q.where(group=None, task=None).delete(), "Say which jobs to delete"),
+        (lambda q: q.where().cancel(), "Name the jobs to cancel: give where"),
+        (lambda q: q.where(group=None, task=None).delete(), "Name the jobs to delete"),
         (lambda q: q.where(state="completed").cancel(), "What is completed cannot be cancelled"),
         (lambda q: q.where(state="done"), "There is no state 'done'"),
         (lambda q: q.where(state=5), "state must be a state or several"),

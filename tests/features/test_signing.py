@@ -111,7 +111,7 @@ def test_one_that_failed_for_want_of_a_key_runs_once_the_key_is_there(
     monkeypatch.setenv("BIDE_SIGNING_KEYS", TWO)
     run(work)
     assert job.refresh().status is State.FAILED
-    assert "the key 'one', which is not here" in str(job.error)
+    assert "the key 'one', which this process does not have" in str(job.error)
     monkeypatch.setenv("BIDE_SIGNING_KEYS", f"{TWO},{ONE}")
     job.retry()
     run(work)

@@ -323,7 +323,7 @@ GOOD = '{"task":"send_email","args":["ann"]}'
         ('{"task":""}', "TaskNotFound", "No task is named '' here"),
         ('{"task":"os:system","args":["true"]}', "TaskNotFound", "'os:system' is not served here"),
         ('{"task":"x\\u0000\\ny"}', "TaskNotFound", "is named"),
-        ('{"task":"send_email","codec":"pickle"}', "PayloadError", "a newline, then the arguments"),
+        ('{"task":"send_email","codec":"pickle"}', "PayloadError", "a newline and the arguments"),
         ('{"task":"send_email","codec":"pickle"}\n.', "PayloadError", "--allow-pickle"),
     ],
     ids=lambda value: repr(value)[:40],
@@ -405,7 +405,7 @@ def test_an_id_that_python_would_not_take_is_refused_or_fails_and_harms_no_other
     work(home, one_url)
     assert [job.result for job in queue.jobs("completed")] == ["hello to ann"]
     (failed,) = queue.jobs("failed")
-    assert "holds what cannot be printed" in str(failed.error)
+    assert "has characters that cannot be printed" in str(failed.error)
 
 
 def test_a_queue_that_no_worker_has_served_can_be_made_known(

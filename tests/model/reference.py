@@ -22,8 +22,8 @@ SWEEP = TRIM = 100
 EXPIRIES = 20
 MARK, REFUSALS = 3, 12
 REFUSAL = (
-    b'{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met it and '
-    b'cannot run it; have a Worker serve this queue, and retry the job."}'
+    b'{"type":"bide.PayloadError","message":"This is a job, not data, and a DelayQueue '
+    b'cannot run it; let a Worker serve this queue, and retry the job."}'
 )
 
 

@@ -392,7 +392,7 @@ def test_counts_say_what_holds_back(q: Probe) -> None:
         ({"concurrency": 0}, "concurrency must be"),
         ({"concurrency": True}, "concurrency must be"),
         ({"max_activ": 3}, "There is no option"),
-        ({}, "Say what to configure"),
+        ({}, "Give a setting to configure"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(q: Probe, settings: Any, says: str) -> None:

@@ -179,7 +179,7 @@ def test_a_queue_has_so_many_at_most(q: Probe) -> None:
         for i in range(0, 100_000, 10_000):
             pipe.hset(q.keys["schedule"], mapping={f"n{i + j}": "x" for j in range(10_000)})
         pipe.execute()
-    with pytest.raises(UsageError, match="has as many schedules as"):
+    with pytest.raises(UsageError, match="has the maximum number of schedules"):
         put(q)
     q.raw.delete(q.keys["schedule"])
     put(q)

@@ -123,7 +123,7 @@ def test_a_durability_that_there_is_not_is_refused_before_anything_is_drawn() ->
 
 
 def test_what_is_waited_for_stands_before() -> None:
-    with pytest.raises(UsageError, match="does not stand before it"):
+    with pytest.raises(UsageError, match="does not come before it"):
         Batches([job(0, "j1"), job(1)], None)
 
 

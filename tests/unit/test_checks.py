@@ -131,7 +131,7 @@ def test_what_is_denied_is_not_guessed() -> None:
     assert {verdict for verdict, _ in says.values()} == {"note"}
     assert says["eviction"][1] == "not known: INFO is denied"
     assert says["round trip"][1] == "not known: the server refuses PING (MISCONF)"
-    assert says["keepalive"][1] == "not known: CONFIG GET does not say"
+    assert says["keepalive"][1] == "not known: CONFIG GET does not report it"
 
 
 def test_where_nothing_is_known_each_check_says_so() -> None:
@@ -270,7 +270,7 @@ def test_without_workers_two_points_are_not_known() -> None:
 
 def test_a_worker_of_an_older_release_is_not_judged() -> None:
     found = open_points(workers=[worker("a", grace=0.0), worker("b", grace=0.0)])
-    assert {*found.values()} == {("unknown", "the workers do not say it")}
+    assert {*found.values()} == {("unknown", "the workers do not report it")}
 
 
 def test_what_a_server_does_not_list_is_not_known() -> None:

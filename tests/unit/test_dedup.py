@@ -131,11 +131,11 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
     ("make", "told"),
     [
         (lambda: Unique(until="done"), "until='done' is not a duration"),
-        (lambda: Unique(until=0), "longer than nothing"),
+        (lambda: Unique(until=0), "a duration of more than 0"),
         (lambda: Unique(on_conflict="drop"), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
         (lambda: Unique(on_conflict=["keep"]), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
-        (lambda: Unique(key="a\ud800"), "half a character"),
-        (lambda: constraints(Unique(key=lambda: "\ud800")), "half a character"),
+        (lambda: Unique(key="a\ud800"), "half of a surrogate pair"),
+        (lambda: constraints(Unique(key=lambda: "\ud800")), "half of a surrogate pair"),
         (lambda: Unique(key=""), "1 to 200 characters"),
         (lambda: Unique(key="x" * 201), "use a digest"),
         (lambda: Unique(key=1.5), "text or an integer"),  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def test_what_was_batched_is_one_call_with_the_list() -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 5, 30])
 def test_what_was_cut_off_is_refused(cut: int) -> None:
-    with pytest.raises(PayloadError, match="cut off or spoilt"):
+    with pytest.raises(PayloadError, match="cut off or damaged"):
         decode_body(frame(call(1))[:-cut])
 
 

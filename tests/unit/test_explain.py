@@ -108,4 +108,4 @@ def test_one_that_is_blocked_says_by_which() -> None:
     assert reason.text == "it waits for a, {other}b and 3 more"
     placed = job(State.BLOCKED)._replace(awaits=2, awaited=("a", "{}"))
     (reason,) = explain(Read("mail", placed, counts(), [IDLE]))
-    assert reason.text == "it waits for a, others that its producer has yet to name"
+    assert reason.text == "it waits for a, jobs that its producer has not named yet"

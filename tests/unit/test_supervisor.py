@@ -31,7 +31,7 @@ def test_a_worker_whose_loop_does_not_turn_is_ill(worker_process: WorkerProcess)
     assert not worker_process.ill(5000), "it may import for as long as it needs"
     worker_process.status = WorkerStatus(turned=1020.0, polled=1020.0)
     assert not worker_process.ill(1020 + LIVE)
-    assert worker_process.ill(1021 + LIVE) == "worker 42 has said nothing for 31 s"
+    assert worker_process.ill(1021 + LIVE) == "worker 42 has not responded for 31 s"
     assert worker_process.silent(1021 + LIVE) == 31
 
 
@@ -40,15 +40,15 @@ def test_one_that_is_being_started_again_is_not_ill_and_not_ready(
 ) -> None:
     worker_process.pid = 0
     assert not worker_process.ill(5000)
-    assert worker_process.unready(5000) == "worker 1 has not begun"
+    assert worker_process.unready(5000) == "worker 1 has not started"
     worker_process.done = True
     assert not worker_process.unready(5000)
 
 
 def test_one_that_the_server_does_not_answer_is_not_ready(worker_process: WorkerProcess) -> None:
-    assert worker_process.unready(1001) == "worker 1 has not begun"
+    assert worker_process.unready(1001) == "worker 1 has not started"
     worker_process.status = WorkerStatus(turned=1010.0, polled=0.0)
-    assert worker_process.unready(1011) == "worker 1 has not begun"
+    assert worker_process.unready(1011) == "worker 1 has not started"
     worker_process.status = WorkerStatus(turned=1100.0, polled=1010.0)
     assert not worker_process.unready(1010 + READY)
     assert worker_process.unready(1041) == "the server has not answered worker 42 for 31 s"

@@ -264,7 +264,10 @@ def test_a_queue_names_the_argument_that_takes_a_client() -> None:
 
 def test_one_job_for_enqueue_many_is_told_to_go_into_a_list() -> None:
     queue = Queue("mail")
-    with pytest.raises(UsageError, match=r"in a list; write enqueue_many\(\[job\]\)\.$"):
+    with pytest.raises(
+        UsageError,
+        match=r"needs a list of jobs from queue\.prepare\(\.\.\.\); write enqueue_many\(\[job\]\)\.$",
+    ):
         queue.enqueue_many(queue.prepare(plain, (1,)))  # type: ignore[arg-type]
 
 
@@ -678,7 +681,8 @@ class Makes(Middleware):
         (lambda body: {"task": body.task}, "Makes.enqueuing must return the body"),
         (
             lambda body: msgspec.structs.replace(body, task="a:b"),
-            r"Makes.enqueuing made a job of .*:plain one of a:b; .*enqueue the other task instead",
+            r"Makes.enqueuing changed the task of a job from .*:plain to a:b; "
+            r".*enqueue the other task instead",
         ),
         (lambda body: msgspec.structs.replace(body, timeout=0.0), "timeout must be more than 0"),
         (lambda body: msgspec.structs.replace(body, keep=-1.0), "keep must not be negative"),

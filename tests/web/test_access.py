@@ -145,7 +145,7 @@ def test_no_header_of_a_browser_is_taken_for_one_of_a_proxy(page: Page) -> None:
 
 def test_who_may_look_must_be_said() -> None:
     with pytest.raises(
-        UsageError, match=r"^Say who may look: give app\(\) an authorize= or tokens"
+        UsageError, match=r"^No role is given: give app\(\) an authorize= or tokens"
     ):
         app()
 

@@ -86,4 +86,6 @@ def test_it_is_told_where_the_past_may_be_forgotten(
     work(mail, 3)
     found = page.get("/api/timeline", span=span).json["kept_for"]
     assert list(found) == ["mail"] * is_told
-    assert ("Finished jobs are shown only while they are kept" in page.get("/", span=span).text) is is_told
+    assert (
+        "Finished jobs are shown only while they are kept" in page.get("/", span=span).text
+    ) is is_told

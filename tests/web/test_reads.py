@@ -383,7 +383,7 @@ def test_a_job_with_its_parents_and_children_of_other_queues(
     assert "Cancelled because of" in text
     assert "None" not in text
     gone.delete()
-    assert "is no more" in page.get("/job", q="mail", id=job.id).text
+    assert "no longer exists" in page.get("/job", q="mail", id=job.id).text
 
 
 def test_a_queue_that_is_not_shown_is_not_named(one_url: str, mail: Queue) -> None:

@@ -175,7 +175,7 @@ def test_what_another_has_changed_is_not_written_over(desk: Page, mail: Queue, r
         theirs = mail.schedules.fetch(report)
         reply = edit(desk, **EDIT, sure="1", stand=known)
         assert reply.status == 409
-        assert "Somebody else has changed report meanwhile: it fires every 5m now." in reply.text
+        assert "Someone else has changed report meanwhile: it now fires every 5m." in reply.text
         assert 'value="30 6 * * 1-5"' in reply.text, "what was typed is still there"
         assert mail.schedules.fetch(report) == theirs
     assert edit(desk, **EDIT, sure="1").status == 303

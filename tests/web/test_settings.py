@@ -59,7 +59,7 @@ def test_the_form_stands_on_the_page_once(desk: Page, mail: Queue) -> None:
         ({"burst": "3"}, "give it along with rate="),
         ({"group_burst": "3"}, "give it along with group_rate="),
         ({"failed": "soon"}, "is not a duration"),
-        ({"count": ""}, "Say how long jobs of each state are kept"),
+        ({"count": ""}, "Give the retention of each state"),
         ({"results": "x"}, "must be a size such as 500MB"),
     ],
 )

@@ -123,4 +123,4 @@ def test_a_renewal_that_fails_is_followed_by_others(
     assert again.wait(60)
     leases.stop()
     leases.join(60)
-    assert "Leases were not renewed this time" in caplog.text
+    assert "The leases could not be renewed; it will be tried again" in caplog.text

@@ -137,7 +137,7 @@ def test_each_record_of_a_job_carries_its_fields(
     for id, task in task_of.items():
         said = "\n".join(told[id])
         outcome = "complete" if "runs" in said else "crash" if task == "shop:die" else "fail"
-        expected = "waits, as may others" if task == "shop:nothing" else f": {outcome}"
+        expected = "waits, as other jobs" if task == "shop:nothing" else f": {outcome}"
         assert expected in said, task
         if task.startswith("shop:boom"):
             assert said.count("chooses a pause") == 2

@@ -309,7 +309,7 @@ def test_half_requests_are_given_up_and_the_newest_of_them_kept(
 
 def test_no_name_of_a_machine_is_one_sentence(tmp_path: Path, one_url: str) -> None:
     done = bide(tmp_path, "metrics", "--port", "0", "--host", "a..b", url=one_url)
-    assert error_of(done).startswith("Error: Nothing can listen on a..b, port 0: ")
+    assert error_of(done).startswith("Error: The command cannot listen on a..b, port 0 (")
 
 
 def test_a_host_without_a_port_is_a_mistake(tmp_path: Path, one_url: str) -> None:

@@ -282,7 +282,7 @@ def test_one_that_keeps_what_a_sending_raised_is_told(queue: Queue) -> None:
 
 
 def test_use_wants_a_middleware() -> None:
-    with pytest.raises(UsageError, match="wants an instance of a bide"):
+    with pytest.raises(UsageError, match="needs an instance of a bide"):
         bide.add_middleware(Tags)  # type: ignore[type-var]
 
 

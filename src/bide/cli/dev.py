@@ -157,7 +157,7 @@ def serve_page() -> None:
         except Exception as error:  # any error of the application; the worker shows its traceback
             _say(
                 f"the dashboard shows no rows of {outbox} ({printable(str(error))}); restart "
-                "`bide dev` when that is mended"
+                "`bide dev` when that is repaired"
             )
     url, listener = os.environ["BIDE_URL"], socket.socket(fileno=int(number))
     serve(app(url=url, local_role="operator", mask=mask_of(None), outboxes=shown), listener)

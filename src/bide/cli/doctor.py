@@ -65,7 +65,7 @@ def _all_of(readings: Readings) -> Iterator[CheckResult]:
         is_skipped = readings.lost and function not in (_client, _server)
         found = [] if is_skipped else [CheckResult(check, *said) for said in function(readings)]
         if command and not found:
-            why = readings.refused.get(command, f"{command} does not say")
+            why = readings.refused.get(command, f"{command} does not report it")
             found = [unknown(check, "the server did not answer" if readings.lost else why)]
         yield from found
 

@@ -323,7 +323,10 @@ async def _serve(
     try:
         server = await serve(host, port, {}, answering(site, queues, outbox))
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-        raise ServerRefused(f"Nothing can listen on {host}, port {port}: {error}.") from None
+        raise ServerRefused(
+            f"The command cannot listen on {host}, port {port} ({error}); give "
+            "another --port or --host."
+        ) from None
     where, number = server.sockets[0].getsockname()[:2]
     click.echo(
         f"answers http://{f'[{where}]' if ':' in where else where}:{number}/metrics", err=True

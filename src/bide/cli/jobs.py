@@ -141,7 +141,7 @@ def _read_how(
         return How(over_us=read_over(over, "--spread"))
     if verb.name == "reschedule" and delay is None and at is None:
         raise UsageError(
-            "Say when they are due: --in 5m, --at 2030-01-31T09:00:00+01:00, or --spread 10m."
+            "Give the due time: --in 5m, --at 2030-01-31T09:00:00+01:00, or --spread 10m."
         )
     due = when(delay, read_moment(at, "--at") if at else None)
     return How(when=due, running=not leave_running)
@@ -177,7 +177,7 @@ def _change_named(verb: JobVerb, meant: Meant, how: How) -> None:
         refused = [(id, word) for id, word in refused if word != "gone"]
         for id, word in refused[:_SHOWN]:
             allowed = " or ".join(state.value for state in verb.possible)
-            aside(f"{short_id(id)} is {word}; only what is {allowed} can be {verb.past}.")
+            aside(f"{short_id(id)} is {word}; only {allowed} jobs can be {verb.past}.")
         if len(refused) > _SHOWN:
             aside(f"... and {len(refused) - _SHOWN:,} more.")
         if refused and not missing:
@@ -200,7 +200,7 @@ def _change_chosen(verb: JobVerb, meant: Meant, how: How) -> None:
         if meant.as_json:
             _report(verb, [], [], True)
         else:
-            aside("No job fits; nothing was changed.")
+            aside("No job matches; nothing was changed.")
         return
     parts = [count(n, f"{state} job") for state, n in tally.items()]
     question = f"{verb.name.capitalize()} {' and '.join(parts)} of {', '.join(where)}?"
@@ -212,11 +212,13 @@ def _check(verb: JobVerb, meant: Meant) -> None:
     """Check that the options select jobs, and that the verb can change them."""
     if meant.wanted == Filter(()):
         raise UsageError(
-            f"Say which jobs to {verb.name}: by id, or with --state, --task, --group, --arg, "
+            f"Name the jobs to {verb.name}: by id, or with --state, --task, --group, --arg, "
             "--meta, --error, --older-than, --due-before, --since or --until."
         )
     if not meant.queues and not meant.all_queues:
-        raise UsageError(f"Say in which queue to {verb.name} jobs: --queue NAME, or --all-queues.")
+        raise UsageError(
+            f"Name the queue whose jobs to {verb.name}: --queue NAME, or --all-queues."
+        )
     if meant.queues and meant.all_queues:
         raise UsageError("Give --queue or --all-queues, not both.")
     verb.check(meant.wanted.states)
@@ -262,7 +264,7 @@ def _report(
         said.append(f"{count(asked, 'running job')} asked to end")
     left = [f"{n:,} {word}" for word, n in words.items()]
     if left:
-        said.append(f"left alone: {', '.join(left)}")
+        said.append(f"skipped: {', '.join(left)}")
     echo(printable("; ".join(said)) + ".")
 
 
@@ -447,7 +449,7 @@ def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
         if not (equals and name.isidentifier()):
             positional.append(read_value(arg))
         elif name in named:
-            raise UsageError(f"The argument {name}= is given twice.")
+            raise UsageError(f"The argument {name}= is given twice; give it once.")
         else:
             named[name] = read_value(value)
     return positional, named

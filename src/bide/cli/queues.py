@@ -309,7 +309,9 @@ def limit(
     if concurrency is not None:
         settings["concurrency"] = _number(concurrency)
     if group is not None and (group_rate or group_burst) is not None:
-        raise UsageError("--group-rate is of all groups of a queue; give --rate, or no --group.")
+        raise UsageError(
+            "--group-rate applies to all groups of a queue; give --rate, or no --group."
+        )
     if group_rate is not None:
         settings["group_rate"] = None if group_rate == NONE else group_rate
     if group_burst is not None:
@@ -405,7 +407,7 @@ def _convert(site: Site, keys: Keys, target: int) -> int:
     while True:
         done = site.client.run(job_commands.upgrade(keys, target, cursor))
         if done.found:
-            raise BideError(f"{keys.queue} is in schema {done.found} by now; run this once more.")
+            raise BideError(f"{keys.queue} is now in schema {done.found}; run the command again.")
         changed, cursor = changed + done.changed, done.cursor
         if cursor == "0":
             return changed

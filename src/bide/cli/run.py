@@ -335,5 +335,7 @@ def _import_class(path: str) -> type[rq.Queue]:
             f"--queue-class {path} cannot be imported ({error}); write it as shop.queues.MailQueue."
         ) from None
     if not (isinstance(found, type) and issubclass(found, rq.Queue)):
-        raise UsageError(f"--queue-class {path} is not a class of RQ queues.")
+        raise UsageError(
+            f"--queue-class {path} is not a class of RQ queues; name a subclass of rq.Queue."
+        )
     return found

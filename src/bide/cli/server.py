@@ -404,7 +404,7 @@ def _worst(readings: Sequence[Readings], field: str, judge: Callable[[Readings],
     said: list[Need] = []
     for one in readings:
         if field not in one.info:
-            said.append(("unknown", f"the server does not say it ({field} of INFO)"))
+            said.append(("unknown", f"the server does not report it ({field} of INFO)"))
         elif missing := judge(one):
             where = f"{one.node}: " if len(readings) > 1 else ""
             said.append(("missing", f"{where}{missing}"))
@@ -486,7 +486,7 @@ def _of_workers(alive: Sequence[WorkerInfo], judge: Callable[[Sequence[WorkerInf
     """Judge the workers that report the needed field; older releases do not report it."""
     telling = [worker for worker in alive if worker.about.grace]
     if not telling:
-        return "unknown", "the workers do not say it" if alive else "no worker is alive"
+        return "unknown", "the workers do not report it" if alive else "no worker is alive"
     says = judge(telling)
     return ("missing", says) if says else ("ok", "")
 

@@ -191,7 +191,7 @@ def locate(
                 if id in found:
                     raise UsageError(
                         f"There is a job {short_id(id)!r} in {found[id].queue} and in {queue}; "
-                        "say which is meant with --queue."
+                        "choose one with --queue."
                     )
                 found[id] = FoundJob(queue, snapshot)
     return [found[id] for id in ids if id in found], [id for id in ids if id not in found]
@@ -472,7 +472,7 @@ def ls(
             lambda: {"jobs": shown, "more": more},
             job_columns(len(names) > 1, site.mask),
             found,
-            "No job fits." if names else "No queue has been used yet.",
+            "No job matches." if names else "No queue has been used yet.",
         )
         say_masked(shown)
     if more and not as_json:

@@ -47,11 +47,11 @@ LOG_FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
 VARIABLES: Final[dict[str, str]] = {
     "BIDE_URL": "the server",
     "BIDE_PREFIX": "of all keys",
-    "BIDE_SIGNING_KEYS": "keys that sign jobs, and are asked of them: `ID:SECRET,ID:SECRET`",
-    "BIDE_LOG_FORMAT": "how a worker logs: text, kv or json",
-    "BIDE_MASK": "what hides secrets in what is shown: secrets, none or module:function",
-    "BIDE_WEB_VIEWER_TOKEN": "lets those who have it look at the page",
-    "BIDE_WEB_OPERATOR_TOKEN": "lets those who have it change things on the page too",
+    "BIDE_SIGNING_KEYS": "keys that sign jobs and check signatures: `ID:SECRET,ID:SECRET`",
+    "BIDE_LOG_FORMAT": "the log format of workers: text, kv or json",
+    "BIDE_MASK": "the mask of the output: secrets, none or module:function",
+    "BIDE_WEB_VIEWER_TOKEN": "the token that lets people read the dashboard",
+    "BIDE_WEB_OPERATOR_TOKEN": "the token that also lets people change things there",
     "BIDE_SERVER": "the program that `bide demo` and tests start as their server",
 }
 """The environment variables that bide reads, with their meanings."""
@@ -281,7 +281,7 @@ def _read(file: Path) -> Settings:
     return msgspec.structs.replace(found, worker=base, workers=profiles, file=file)
 
 
-_NO_TABLE: Final = "{} is not a table; write its keys under it, one a line."
+_NO_TABLE: Final = "{} is not a table; write its keys under it, one per line."
 
 
 def _profiles(tables: Any, base: dict[str, Any], file: Path) -> dict[str, WorkerSettings]:

@@ -145,9 +145,9 @@ def map_error(
         return UsageError(f"The server at {where} has no such database; most have 0 to 15.")
     if newer := _SCHEMA.search(text):
         return ClientTooOld(
-            f"{newer[2]} at {where} is laid out in schema {newer[1]}, and bide {VERSION} knows "
-            f"{SCHEMA} at most; upgrade bide here, or roll the queue back with the newer one "
-            f"(`bide queues upgrade --to {SCHEMA}`). Nothing was touched."
+            f"{newer[2]} at {where} has schema {newer[1]}, and bide {VERSION} knows {SCHEMA} at "
+            f"most; upgrade bide here, or convert the queue back with the newer bide (`bide "
+            f"queues upgrade --to {SCHEMA}`). Nothing was changed."
         )
     if "BADARG" in text:
         return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")

@@ -269,7 +269,7 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
                     loaded_once = True
                     pending = sorted([*again, *onward])
                     continue
-                problem = refusal or lib.NoScriptError("it forgets the scripts it is given")
+                problem = refusal or lib.NoScriptError("it does not keep loaded scripts")
         if not (again or onward):
             return results
         pending = sorted([*again, *onward])

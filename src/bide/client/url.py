@@ -243,7 +243,7 @@ def _check_several(parts: SplitResult, shown: str) -> None:
         master, _, db = parts.path[1:].rstrip("/").partition("/")
         if not master:
             raise UsageError(
-                f"{shown} does not say what the Sentinels call the master; write {form}."
+                f"{shown} lacks the name of the master at the Sentinels; write {form}."
             )
         if db and not db.isdigit():
             raise UsageError(f"The database in {shown} is not a number; write {form}.")
@@ -272,7 +272,7 @@ def _check_query(parts: SplitResult, shown: str) -> None:
             )
         if name == "db" and not (value.isdigit() and (several != "cluster" or int(value) == 0)):
             raise UsageError(
-                f"The database in {shown} is not a number."
+                f"The database in {shown} is not a number; write db=0."
                 if several != "cluster"
                 else f"{shown} names a database, and a Cluster has only one; leave db= out."
             )

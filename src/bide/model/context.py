@@ -156,7 +156,9 @@ class CurrentJob:
                 cancelled.
         """
         if self._run.unwanted:
-            raise JobCancelled("The job was cancelled, ran too long, or is another worker's now.")
+            raise JobCancelled(
+                "The job was cancelled, ran too long, or now belongs to another worker."
+            )
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Report the job's progress, for `job.progress`; sent with the next round trip.
@@ -229,7 +231,7 @@ class RetryLater(BideError):
         Raises:
             UsageError: the delay is not a duration.
         """
-        super().__init__(message or "The job asked to be run again later.")
+        super().__init__(message or "The job asked to run again later.")
         self.delay_us = None if delay is None else delay_to_us(delay)
 
 
@@ -267,7 +269,7 @@ class Snooze(BideError):
             UsageError: neither or both are given, or the value is invalid.
         """
         if (delay is None) == (at is None):
-            raise UsageError("Snooze wants either a delay or at=, for example Snooze('10m').")
+            raise UsageError("Snooze needs either a delay or at=, for example Snooze('10m').")
         self.when = f"={at_to_us(at)}" if at is not None else f"+{delay_to_us(delay or 0)}"
         super().__init__("The job was snoozed.")
 
@@ -275,5 +277,5 @@ class Snooze(BideError):
 class Fail(BideError):
     """Raise this in a job to fail it for good, whatever its retry policy is."""
 
-    def __init__(self, message: str = "The job said that it has failed.") -> None:
+    def __init__(self, message: str = "The job has raised Fail.") -> None:
         super().__init__(message)

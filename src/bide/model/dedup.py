@@ -82,7 +82,7 @@ class Unique(_Policy, frozen=True):
             return f"u{_WAYS[self.on_conflict]},{str(self.until)[0]}"
         until_us = to_us(self.until, "until")
         if until_us <= 0:
-            raise UsageError('until must be "started", "finished" or longer than nothing.')
+            raise UsageError('until must be "started", "finished" or a duration of more than 0.')
         return f"u{_WAYS[self.on_conflict]},{until_us}"
 
 
@@ -266,18 +266,20 @@ def _quiet_us(quiet: Duration, max_wait: Duration | None) -> tuple[int, int]:
     most_us = 0 if max_wait is None else to_us(max_wait, "max_wait")
     if max_wait is not None and most_us < max(quiet_us, 1):
         raise UsageError(
-            f"max_wait={max_wait!r} is shorter than the quiet time of {quiet!r}, which would then "
-            "never matter; give a longer one, or max_wait=None for no limit."
+            f"max_wait={max_wait!r} is shorter than the quiet time of {quiet!r}, so it would "
+            f"have no effect; give a longer one, or max_wait=None for no limit."
         )
     return quiet_us, most_us
 
 
 def _checked(key: Any) -> str:
     if isinstance(key, bool) or not isinstance(key, str | int):
-        raise UsageError(f"A key is text or an integer, or a function that makes it, not {key!r}.")
+        raise UsageError(
+            f"A key is text or an integer, or a function that returns one, not {key!r}."
+        )
     text = str(key)
     if not text.isascii() and text.encode(errors="replace").decode() != text:
-        raise UsageError(f"The key {text[:40]!r} holds half a character; give it as whole text.")
+        raise UsageError(f"The key {text[:40]!r} holds half of a surrogate pair; give valid text.")
     if not 0 < len(text) <= LONGEST_KEY:
         raise UsageError(
             f"A key has 1 to {LONGEST_KEY} characters, not {len(text)}; use a digest of it."

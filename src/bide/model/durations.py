@@ -85,8 +85,8 @@ def at_to_us(at: datetime, name: str = "at") -> int:
         us = _whole_us(at - _EPOCH)
     except TypeError:
         raise UsageError(
-            f"{name}={at.isoformat()} has no time zone, so it names no one moment; "
-            "give it one, for example at.replace(tzinfo=timezone.utc) or at.astimezone()."
+            f"{name}={at.isoformat()} has no time zone, so the moment is ambiguous; give it a "
+            f"time zone, for example at.replace(tzinfo=timezone.utc) or at.astimezone()."
         ) from None
     if not 0 <= us < _YEAR_2200_US:
         raise UsageError(f"at={at.isoformat()} lies outside the years 1970 to 2199.")

@@ -451,7 +451,7 @@ def check_after(after: str | None) -> str:
     if not isinstance(after, str) or not _ID.fullmatch(after):
         raise UsageError(
             f"after={after!r} is not the id of an event; give the event.id of one, or leave it "
-            "out to begin with what happens next."
+            f"out to read new events only."
         )
     return after
 
@@ -469,7 +469,7 @@ def check_kinds(kinds: str | Iterable[str] | None) -> frozenset[str] | None:
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(EVENTS)}."
             raise UsageError(f"There is no event {kind!r}; {hint}")
     if not found:
-        raise UsageError("kinds names no event; leave it out for all of them.")
+        raise UsageError("kinds names no event; leave it out for all events.")
     return found
 
 

@@ -165,12 +165,14 @@ class Retry(msgspec.Struct, frozen=True, repr_omit_defaults=True):
             try:
                 if isinstance(backoff, str):
                     if resolve is None:
-                        raise LookupError("there is no registry to find it in")
+                        raise LookupError("there is no registry to look it up in")
                     backoff = resolve(backoff)
                 delay = backoff(attempt, error)
                 return None if delay is None else to_us(delay, "a delay") / 1e6
             except Exception as broken:
-                log.error("the backoff %s is of no use (%r): exponential", _told(backoff), broken)
+                log.error(
+                    "the backoff %s cannot be used (%r); using exponential", _told(backoff), broken
+                )
         ceiling = min(self.cap, self.base * 2.0 ** min(attempt - 1, 64))
         return JITTER.uniform(0, ceiling)
 

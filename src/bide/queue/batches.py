@@ -135,10 +135,9 @@ class Batches:
 def _odd(what: object) -> UsageError:
     if isinstance(what, Prepared):
         return UsageError(
-            "enqueue_many wants what queue.prepare(...) returns, in a list; write "
-            "enqueue_many([job])."
+            "enqueue_many needs a list of jobs from queue.prepare(...); write enqueue_many([job])."
         )
     return UsageError(
-        "enqueue_many wants what queue.prepare(...) returns, in a list or from an iterator, "
-        f"not {what!r}."
+        "enqueue_many needs jobs from queue.prepare(...), in a list or from an iterator, not "
+        f"{what!r}."
     )

@@ -380,11 +380,11 @@ def _checked(one: Middleware, body: Any, before: Body) -> Body:
     """Check the body that a middleware returned."""
     who = f"{type(one).__qualname__}.enqueuing"
     if not isinstance(body, Body):
-        raise UsageError(f"{who} must return the body, or another made from it, not {body!r}.")
+        raise UsageError(f"{who} must return the body, or a changed copy, not {body!r}.")
     if body.task != before.task:
         raise UsageError(
-            f"{who} made a job of {before.task} one of {body.task}; only its arguments and options "
-            "can be changed, so enqueue the other task instead."
+            f"{who} changed the task of a job from {before.task} to {body.task}; only arguments "
+            f"and options can be changed, so enqueue the other task instead."
         )
     if body.timeout is not None:
         check_timeout(body.timeout)
@@ -443,7 +443,7 @@ def checked_callback(
     """Check the kinds of events and the callback of a listener; return the kinds."""
     checked = check_kinds(kinds)
     if checked is None:
-        raise UsageError("on(kinds, callback) wants at least one kind; see bide.model.job.EVENTS.")
+        raise UsageError("on(kinds, callback) needs at least one kind; see bide.model.job.EVENTS.")
     if not callable(callback):
         raise UsageError(f"The callback must be a function that takes an event, not {callback!r}.")
     return checked
@@ -531,7 +531,7 @@ def settings_calls(keys: Keys, settings: QueueSettings) -> list[Command[Any]]:
         calls.append(job_commands.limit(keys, *limits))
     if not calls:
         raise UsageError(
-            "Say what to configure: retention=, rate=, burst=, concurrency=, group_rate= or "
+            "Give a setting to configure: retention=, rate=, burst=, concurrency=, group_rate= or "
             "group_burst=."
         )
     return calls
@@ -565,7 +565,7 @@ def settings_call(keys: Keys, name: str, settings: GroupSettings) -> Command[Non
     check_names(settings, GroupSettings)
     rate = _rate_of(settings, "-")
     if not settings:
-        raise UsageError("Say what to configure: concurrency=, rate= or burst=.")
+        raise UsageError("Give a setting to configure: concurrency=, rate= or burst=.")
     count = None
     if "concurrency" in settings:
         concurrency = settings["concurrency"]
@@ -680,7 +680,7 @@ def as_due(when: float | str | timedelta | datetime) -> Options:
         return Options(at=when)
     if not isinstance(when, int | float | str | timedelta):
         raise UsageError(
-            f"later() wants a delay such as '30m' or an aware datetime, not {type(when).__name__}."
+            f"later() needs a delay such as '30m' or an aware datetime, not {type(when).__name__}."
         )
     delay_to_us(when)
     return Options(delay=when)

@@ -62,7 +62,7 @@ def _reference(own: Any, parent: Any) -> str:
     id = parent if isinstance(parent, str) else getattr(parent, "id", None)
     if not isinstance(id, str):
         raise UsageError(
-            f"depends_on wants jobs or their ids, not {parent!r}; write depends_on=[job, ...]."
+            f"depends_on must be jobs or their ids, not {parent!r}; write depends_on=[job, ...]."
         )
     if isinstance(parent, str) and is_remote(id):
         queue, id = split_reference(id)
@@ -77,8 +77,8 @@ def _reference(own: Any, parent: Any) -> str:
 def _same_server(own: QueueRef, other: QueueRef) -> str:
     if (other.url, other.prefix) != (own.url, own.prefix):
         raise UsageError(
-            f"A job of the queue {other.name!r} on another server or prefix cannot be waited for; "
-            "have it enqueue what is to run after it."
+            f"A job cannot depend on a job of the queue {other.name!r}, which has another server "
+            f"or prefix; let that job enqueue the next one."
         )
     return other.name
 
@@ -119,14 +119,13 @@ def check_order(jobs: Sequence[Prepared]) -> None:
             pair = f"Job {short_id(job.id)!r} waits for {short_id(parent)!r}"
             if positions.get(parent, -1) >= position:
                 raise UsageError(
-                    f"{pair}, which does not stand before it in this "
-                    "call; put what is waited for first (jobs that wait for each other in a circle "
-                    "would never run)."
+                    f"{pair}, which does not come before it in this call; put parents first "
+                    f"(jobs that wait for each other would never run)."
                 )
             if parent in positions and has_dedup(jobs[positions[parent]].constraints):
                 raise UsageError(
-                    f"{pair}, which may be deduplicated; "
-                    "enqueue that first, and have this one wait for what comes of it."
+                    f"{pair}, which may be deduplicated; enqueue that job first, and let this "
+                    f"job depend on the returned job."
                 )
 
 
@@ -155,8 +154,8 @@ def in_order(
         snapshot = seen.get((queue, id))
         if snapshot is None:
             raise JobNotFound(
-                f"Job {parent!r}, that this one waited for, is no more: it was deleted, or its "
-                "time is over; keep it longer with retention=."
+                f"Job {parent!r}, a parent of this job, no longer exists: it was deleted, or its "
+                f"retention has ended; keep it longer with retention=."
             )
         found.append((queue, snapshot))
     return found
@@ -218,7 +217,7 @@ def fan_in(
     all_jobs = _jobs(jobs)
     callbacks = [callback for callback in (completed, ended, failed) if callback is not None]
     if not callbacks:
-        raise UsageError("fan_in wants a job to run behind these: completed=, ended= or failed=.")
+        raise UsageError("fan_in needs a job to run after these: completed=, ended= or failed=.")
     _jobs(callbacks)
     found = list(all_jobs)
     if completed is not None:

@@ -163,7 +163,7 @@ def _checked_job_ids(job_id: str | Iterable[str] | None) -> frozenset[str] | Non
     for id in found:
         check_name(id, "job_id")
     if not found:
-        raise UsageError("job_id names no job; leave it out for the events of all.")
+        raise UsageError("job_id names no job; leave it out for the events of all jobs.")
     return found
 
 

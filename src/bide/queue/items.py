@@ -206,7 +206,7 @@ def checked_lease(lease: Duration) -> int:
     """Convert a lease to microseconds."""
     lease_us = to_us(lease, "lease")
     if lease_us == 0:
-        raise UsageError("lease=0 would hold nothing; give as long as the work on an item takes.")
+        raise UsageError("lease must be more than 0; give the time that the work on an item takes.")
     return lease_us
 
 
@@ -235,14 +235,15 @@ def prepare_items(
     """Prepare data for a push; arguments and errors as for `push_many`."""
     if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
         raise UsageError(
-            f"push_many wants a list of what is to be pushed, not {type(data).__name__}; "
-            "push(...) pushes one."
+            f"push_many needs a list of items, not {type(data).__name__}; push(...) adds one item."
         )
     due, checked = when(delay, at), check_durability(durability)
     bodies = [encode_item(one) for one in data]
     given = [new_id() for _ in bodies] if ids is None else checked_ids(ids)
     if len(given) != len(bodies):
-        raise UsageError(f"There are {len(bodies)} data and {len(given)} ids; give one each.")
+        raise UsageError(
+            f"There are {len(bodies)} items and {len(given)} ids; give one id for each item."
+        )
     return [
         Prepared(check_name(id, "id"), due, DEFAULT_PRIORITY, body, checked)
         for id, body in zip(given, bodies, strict=True)
@@ -382,7 +383,7 @@ def warn_of_lost(keys: Keys, reply: Popped) -> None:
     if reply.lost:
         log.error(
             "queue %s: %d items are lost: the call that took them had no answer, and it was "
-            "repeated more than 15 s later; use take() for what must not be lost",
+            "repeated more than 15 s later; use take() for items that must not be lost",
             keys.queue,
             reply.lost,
         )
@@ -396,8 +397,8 @@ def warn_of_lost(keys: Keys, reply: Popped) -> None:
 
 def _warn(keys: Keys, count: int) -> None:
     log.warning(
-        "queue %s: met %d jobs, which are no data; they have failed, and stay to be retried "
-        "once a Worker serves the queue",
+        "queue %s: found %d jobs, which are not data; they have failed: retry them when a Worker "
+        "serves the queue",
         keys.queue,
         count,
     )
@@ -413,8 +414,8 @@ def only_jobs(keys: Keys) -> UsageError:
 
 def _crowd(keys: Keys) -> UsageError:
     return UsageError(
-        f"Queue {keys.queue} holds data, but jobs stood before them, and {MOST_REFUSED} have "
-        "failed; enqueue functions to another queue, and call again for what is behind them."
+        f"Queue {keys.queue} holds data, but also jobs, of which {MOST_REFUSED} have failed now; "
+        f"enqueue functions to another queue, and call again for the data."
     )
 
 

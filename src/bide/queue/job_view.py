@@ -512,7 +512,7 @@ def _blocked(read: Read) -> Iterator[Reason]:
         return
     named = [short_id(id) for id in read.job.awaited if id != GATE]
     if len(named) < len(read.job.awaited):
-        named.append("others that its producer has yet to name")
+        named.append("jobs that its producer has not named yet")
     more = read.job.awaits - len(read.job.awaited)
     text = ", ".join(named) + (f" and {more:,} more" if more else "")
     yield Reason("blocked", f"it waits for {text}")
@@ -556,7 +556,7 @@ def _group(read: Read) -> Iterator[Reason]:
     elif read.job.state == State.DELAYED:
         return
     elif turn.running >= turn.concurrency:
-        text = f"{turn.running} of its group {name} run, and no more may"
+        text = f"{turn.running} of its group {name} run, which is its limit"
         yield Reason("group", f"{text}; {before}" if turn.before else text)
     elif turn.free_us > read.job.now_us:
         yield _until(
@@ -569,7 +569,7 @@ def _group(read: Read) -> Iterator[Reason]:
 def _workers(read: Read) -> Iterator[Reason]:
     serving = read.serving
     if not serving:
-        yield Reason("no_worker", f"no worker serves the queue {read.queue}, or none is alive")
+        yield Reason("no_worker", f"no live worker serves the queue {read.queue}")
     elif all(worker.about.paused for worker in serving):
         name = short_id(serving[0].name)
         text = f"all workers of the queue are paused; `bide workers resume {name}` ends that"
@@ -593,7 +593,7 @@ def _in_line(read: Read) -> Iterator[Reason]:
         yield Reason("busy", f"all {slots} slots of the queue's workers are taken")
     else:
         yield Reason(
-            "next", f"it is in line with {read.counts.waiting} that are due, and is taken soon"
+            "next", f"it is in line with {read.counts.waiting} that are due, and starts soon"
         )
 
 

@@ -168,8 +168,7 @@ def found(schedule: Schedule | None, name: str, queue: str) -> Schedule:
     """Return the schedule, or raise `ScheduleNotFound`."""
     if schedule is None:
         raise ScheduleNotFound(
-            f"Queue {queue} has no schedule {short_id(name)!r}; `bide cron ls` lists those "
-            "that there are."
+            f"Queue {queue} has no schedule {short_id(name)!r}; `bide cron ls` lists the schedules."
         )
     return schedule
 

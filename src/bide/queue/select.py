@@ -525,7 +525,7 @@ class JobVerb(NamedTuple):
             if state not in self.possible:
                 allowed = ", ".join(each.value for each in self.possible)
                 raise UsageError(
-                    f"What is {state} cannot be {self.past}; only what is {allowed} can."
+                    f"Jobs that are {state} cannot be {self.past}; only {allowed} jobs can."
                 )
 
 
@@ -537,7 +537,7 @@ def read_over(over: Duration, name: str = "over") -> int:
     """
     over_us = to_us(over, name)
     if over_us < 1:
-        raise UsageError("Say over how long to spread the jobs, such as 10m.")
+        raise UsageError("Give the time over which to spread the jobs, such as 10m.")
     return over_us
 
 

@@ -103,7 +103,7 @@ def add_middleware(middleware: M) -> M:
     """
     if not isinstance(middleware, Middleware):
         raise UsageError(
-            f"add_middleware() wants an instance of a bide.Middleware, not {middleware!r}."
+            f"add_middleware() needs an instance of a bide.Middleware, not {middleware!r}."
         )
     in_use.append(middleware)
     return middleware

@@ -373,8 +373,8 @@ class TestBed(BedSchedules):
         with _lock:
             if _opened is not None:
                 raise UsageError(
-                    "A test bed is open in this process already, and two would pull its queues to "
-                    "and fro; use the one that is open, or close it first."
+                    "A test bed is open in this process already, and two would compete for its "
+                    "queues; use the one that is open, or close it first."
                 )
             _opened = self
         self._opened_at = time.monotonic()

@@ -38,8 +38,8 @@ def read_moment(text: str, name: str) -> datetime:
         ) from None
     if at.utcoffset() is None:
         raise UsageError(
-            f"{said} has no time zone, so it names no one moment; "
-            f"write {at.isoformat()}Z or {at.isoformat()}+01:00."
+            f"{said} has no time zone, so the moment is ambiguous; write {at.isoformat()}Z or "
+            f"{at.isoformat()}+01:00."
         )
     return at
 
@@ -120,7 +120,7 @@ class Params(dict[str, str]):
                 text, keep_blank_values=True, errors="surrogateescape", max_num_fields=2_000
             )
         except ValueError:
-            raise UsageError("Too many parameters; ask for less at once.") from None
+            raise UsageError("The request has too many parameters; send fewer.") from None
         super().__init__(pairs)
         self.pairs = pairs
 

@@ -103,8 +103,8 @@ class Access:
         self._authorize = authorize
         if self.is_open and local_role is None:
             raise UsageError(
-                "Say who may look: give app() an authorize= or tokens, or local_role='viewer' "
-                "where it is served to this machine alone, with no proxy before it."
+                "No role is given: give app() an authorize= or tokens, or local_role='viewer' if "
+                "it is served only to this machine, without a proxy."
             )
         self._local_role = Role(local_role or Role.VIEWER)
 
@@ -120,13 +120,15 @@ class Access:
             if inspect.isawaitable(found):
                 found = await found
             if found is None:
-                raise Refused("You may not see this page; ask its administrator.", 403)
+                raise Refused(
+                    "You have no permission for this dashboard; ask its administrator.", 403
+                )
             return Role(found)
         if self._tokens:
             return self._by_token(request)
         if not _is_local(request):
             raise Refused(
-                "Without credentials the page answers only at this machine; set "
+                "Without credentials the dashboard answers only this machine; set "
                 "$BIDE_WEB_VIEWER_TOKEN or $BIDE_WEB_OPERATOR_TOKEN, or give app() an authorize=.",
                 403,
             )
@@ -139,7 +141,7 @@ class Access:
             for known, role in self._tokens:
                 if hmac.compare_digest(known, digest):
                     return role
-        raise Refused("Give a token as the password; any user's name will do.", 401)
+        raise Refused("Give a token as the password; the user's name has no effect.", 401)
 
 
 def _token(header: str) -> bytes | None:
@@ -192,7 +194,9 @@ def is_loopback(host: str) -> bool:
 def check_origin(request: Request) -> None:
     """Check that a change was sent by the page itself, or by a client that is not a browser."""
     if not _is_own(request):
-        raise Refused("That came from another site; do it on the page itself.", 403)
+        raise Refused(
+            "The request came from another site; make the change on the dashboard itself.", 403
+        )
 
 
 def check_reader(request: Request) -> None:
@@ -201,7 +205,7 @@ def check_reader(request: Request) -> None:
     is_opened = headers.get("sec-fetch-dest") == "document"  # a browser shows it to its user
     is_typed = headers.get("sec-fetch-site") == "none"
     if not (is_opened or is_typed or _is_own(request)):
-        raise Refused("Another site's page sent this request; open the page itself.", 403)
+        raise Refused("A page of another site sent this request; open the dashboard itself.", 403)
 
 
 def _is_own(request: Request) -> bool:
@@ -233,7 +237,7 @@ def status_and_sentence(error: Exception) -> tuple[int, str]:
         if isinstance(error, kind):
             return status, str(error)
     log.error("a request failed", exc_info=error)
-    return 500, "Something is wrong with the page itself; its log has the error."
+    return 500, "The dashboard has an internal error; its log has the details."
 
 
 def extra_headers(status: int) -> dict[str, str]:

@@ -117,8 +117,8 @@ def _check_rest(verb: str, params: Params, selection: Selection) -> None:
             return
     if first_us < to_us and last_us >= from_us:
         raise UsageError(
-            f"{MOST:,} jobs are changed in one go, this range has more, and they would be due in "
-            "it again; choose a shorter range, or a time outside of it."
+            f"{MOST:,} jobs are changed at a time. This range has more, and the changed jobs "
+            f"would be due in it again; choose a shorter range, or a time outside of it."
         )
 
 
@@ -137,7 +137,7 @@ def _what(verb: str, params: Params) -> str:
 def _when(params: Params) -> str:
     delay, at_us = params.text("delay"), params.moment_us("at")
     if bool(delay) == (at_us is not None):
-        raise UsageError("Say when: either a delay such as 10m, or a moment.")
+        raise UsageError("Give a due time: either a delay such as 10m, or a moment.")
     return f"={at_us}" if at_us is not None else enqueue_commands.when(delay, None)
 
 
@@ -215,8 +215,8 @@ async def _edit(
         times = foreseen(seen, wish.timing)
     if is_stale:
         sentence = (
-            f"Somebody else has changed {one.name} meanwhile: it fires {one.when} now. Save again "
-            "if yours is to hold."
+            f"Someone else has changed {one.name} meanwhile: it now fires {one.when}. Save again "
+            f"to use your values."
         )
         return again(seen, 409, problem=sentence, times=times, wish=wish)
     return again(seen, 200, times=times, wish=wish)
@@ -244,8 +244,8 @@ async def _configure(site: AsyncSite, request: Request, params: Params) -> Respo
         line = ", ".join(f"{name} {shown[name] or 'none'}" for name in SETTINGS)
         return again(
             409,
-            f"Somebody else has changed the settings meanwhile: {line}. Save again if yours are to "
-            "hold.",
+            f"Someone else has changed the settings meanwhile: {line}. Save again to use your "
+            f"values.",
         )
     await site.client.run_many(calls)
     return _to(request, "queue", q=queue)
@@ -259,7 +259,7 @@ def _to(request: Request, page: str, **params: str) -> Response:
 async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
     """Do what a form says in `verb`."""
     if role != Role.OPERATOR:
-        raise Refused("You may look, but not change anything; an operator's token may.", 403)
+        raise Refused("A viewer may not change anything; use an operator's token.", 403)
     verb, _, kind = (word := params.text("verb")).partition("-")
     if kind == "schedule" and verb in ("pause", "resume", "run", "remove", "edit"):
         return await act_on_schedule(site, request, params, role, verb)

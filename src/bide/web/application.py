@@ -212,7 +212,9 @@ async def _form(request: Request) -> bytes:
     async for piece in request.stream():
         body += piece
         if len(body) > LONGEST_FORM:
-            raise Refused(f"A form has {LONGEST_FORM:,} bytes at most; change less at once.", 413)
+            raise Refused(
+                f"A form has {LONGEST_FORM:,} bytes at most; change fewer jobs at a time.", 413
+            )
     return body
 
 

@@ -105,7 +105,9 @@ async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) ->
     queues, wanted = await site.known(params.queues), read_filter(params)
     odd = [state for state in wanted.states if state not in states]
     if odd:
-        raise UsageError(f"That cannot be done to jobs that are {', '.join(odd)}.")
+        raise UsageError(
+            f"Jobs that are {', '.join(odd)} do not allow this change; choose another state."
+        )
     wanted = wanted.within(in_turn(wanted.states))
     scan = AsyncScan(site, queues, wanted, look=LOOK, after=params.text("after"))
     selection = Selection(states=wanted.states, as_of_us=params.number("as_of", 0, LATEST_US))
@@ -170,7 +172,10 @@ def read_settings(given: Mapping[str, str], shown: Mapping[str, str]) -> QueueSe
         count, results = _whole(given["count"], "count"), given["results"]
         ages = {state: given[state] for state in _KEPT[:3]}
         if count is None or not all((results, *ages.values())):
-            raise UsageError("Say how long jobs of each state are kept, how many, and how much.")
+            raise UsageError(
+                "Give the retention of each state, the maximum number of jobs, and "
+                "the bytes of results."
+            )
         settings["retention"] = Retention(**ages, count=count, results=results)
     return settings
 
@@ -237,7 +242,7 @@ def read_wish(params: Params) -> Wish:
     """Read the timing, the missed-times policy and the jitter of a form."""
     kind = params.text("kind")
     if kind not in _KINDS:
-        raise UsageError("Say by what it fires: a cron expression, an interval, or moments.")
+        raise UsageError("Choose when it fires: by a cron expression, an interval, or moments.")
     if kind != "at" and not params.text(kind):
         raise UsageError(
             "Write a cron expression, such as '0 9 * * 1-5'."

@@ -178,7 +178,7 @@ class Leases(threading.Thread):
             try:
                 self._renew()
             except Exception:  # this thread must survive any error
-                log.exception("Leases were not renewed this time")
+                log.exception("The leases could not be renewed; it will be tried again")
         self._client.close()
 
     def stop(self) -> None:
@@ -196,7 +196,9 @@ class Leases(threading.Thread):
                 for i in range(0, len(jobs), MAX_SETTLES):
                     self._extend(queue_state, jobs[i : i + MAX_SETTLES])
             except BideError as error:
-                log.warning("Leases of %s were not renewed this time: %s", queue_state.queue, error)
+                log.warning(
+                    "The leases of queue %s could not be renewed: %s", queue_state.queue, error
+                )
 
     def _extend(self, queue_state: QueueState, jobs: Sequence[RunningJob]) -> None:
         tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
@@ -210,7 +212,7 @@ class Leases(threading.Thread):
                 job.lost = True
                 with job.named():
                     log.warning(
-                        "job %s: its lease has passed to another worker; what this run returns "
+                        "job %s: its lease has passed to another worker; the outcome of this run "
                         "will be refused",
                         short_id(job.claimed.id),
                     )

@@ -54,7 +54,9 @@ class Lifespan:
         try:
             value = await anext(generator) if resource.is_async else next(generator)
         except (StopIteration, StopAsyncIteration):
-            raise UsageError(f"The resource {resource.name} ended without a yield.") from None
+            raise UsageError(
+                f"The resource {resource.name} ended without a yield; let it yield once."
+            ) from None
         self._open.append((resource, generator))
         self._values[resource] = value
 
@@ -134,7 +136,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
                 if task.done():
                     raise
                 # A task that a job left running raised, or stopped the loop: the worker continues.
-                log.error("something that a job started would end the worker: %r", error)
+                log.error("a task that a job started tried to end the worker: %r", error)
     finally:
         end(loop)
         asyncio.set_event_loop(None)
@@ -149,7 +151,9 @@ def end(loop: asyncio.AbstractEventLoop) -> None:
     if tasks:
         _, deaf = loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_WORDS))
         if deaf:
-            log.warning("%d tasks do not end though they were cancelled; left behind", len(deaf))
+            log.warning(
+                "%d tasks have not ended although they were cancelled, and are abandoned", len(deaf)
+            )
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 
@@ -193,6 +197,6 @@ def leave_threads_behind() -> None:
     main = threading.main_thread()
     left = [t.name for t in threading.enumerate() if t is not main and not t.daemon]
     if left:
-        log.warning("ends though threads still run: %s", ", ".join(left))
+        log.warning("exiting although threads still run: %s", ", ".join(left))
         logging.shutdown()
         os._exit(0)

@@ -570,7 +570,7 @@ async def stop_when_idle(executor: Executor, max_idle: float, stop: Callable[[],
             last, seen = now, executor.executed
         left = last + max_idle - now
         if left <= 0:
-            log.info("had nothing to do for %g s", max_idle)
+            log.info("stopping after %g s without a job", max_idle)
             stop()
             return
         await asyncio.sleep(min(left, _LOOK_EVERY))

@@ -297,7 +297,7 @@ class WorkerProcess:
     def ill(self, now: float) -> str:
         """Return why the worker is not live, or an empty string."""
         if (silent := self.silent(now)) > LIVE:
-            return f"worker {self.pid} has said nothing for {silent:.0f} s"
+            return f"worker {self.pid} has not responded for {silent:.0f} s"
         return ""
 
     def unready(self, now: float) -> str:
@@ -305,7 +305,7 @@ class WorkerProcess:
         if self.done:
             return ""
         if not self.pid or self.status is None or not self.status.polled:
-            return f"worker {self.index + 1} has not begun"
+            return f"worker {self.index + 1} has not started"
         silent = now - self.status.polled
         if silent > READY:
             return f"the server has not answered worker {self.pid} for {silent:.0f} s"
@@ -363,7 +363,9 @@ class Supervisor:
                 probes = {"/livez": self._what_is_ill, "/readyz": self._what_is_unready}
                 server = await serve(*self._health, probes, self._metrics)
             except OSError as error:
-                raise ServerRefused(f"Nothing can listen on the health port: {error}.") from None
+                raise ServerRefused(
+                    f"The health port cannot be opened ({error}); give another port."
+                ) from None
             host, port = server.sockets[0].getsockname()[:2]
             log.info("answers /livez, /readyz and /metrics on %s:%d", host, port)
         watch = asyncio.create_task(self._watch())
@@ -388,10 +390,10 @@ class Supervisor:
         self._stops += 1
         if self._stops == 1:
             self._notifier.say("STOPPING=1")
-            log.info("stops %d workers", sum(each.pid > 0 for each in self._worker_processes))
+            log.info("stopping %d workers", sum(each.pid > 0 for each in self._worker_processes))
             self._loop.call_later(self._grace + STOP_MARGIN, self._kill)
         elif self._stops == 2:
-            log.info("waits for no jobs any more; another signal kills")
+            log.info("running jobs are returned to the queue; another signal kills the workers")
         else:
             self._kill()
         for worker_process in self._worker_processes:
@@ -514,7 +516,9 @@ class Supervisor:
             for worker_process in self._worker_processes:
                 if (silent := worker_process.silent(now)) > STUCK:
                     log.error(
-                        "worker %d has said nothing for %.0f s; killed", worker_process.pid, silent
+                        "worker %d has not responded for %.0f s, and is killed",
+                        worker_process.pid,
+                        silent,
                     )
                     linux.kill_session(worker_process.pid)
             if self._notifier.every is not None and not self._what_is_ill():

@@ -182,7 +182,7 @@ class Worker:
             queues = queues_of(self._modules, resolve_url(url), resolve_prefix(prefix))
         given = [queues] if isinstance(queues, str | Queue | AsyncQueue) else list(queues)
         if not given:
-            raise UsageError("A worker needs at least one queue.")
+            raise UsageError("A worker needs at least one queue; give its name.")
         self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6
         self._url = resolve_url(common_setting("url", url, given))
         self._permit = permission_for(url, given)
@@ -414,7 +414,7 @@ class Worker:
         except asyncio.CancelledError:
             if not self._stops:
                 raise
-            log.info("worker %s stopped before it had begun", self.name)
+            log.info("worker %s stopped before it had started", self.name)
             self.replaceable = self._signalled_to
             return False
         finally:
@@ -470,7 +470,7 @@ class Worker:
         if self._stops > 1:
             self._abort()
         elif not self._loop.stopping:
-            log.info("worker %s stops: %d jobs may finish", self.name, self._executor.busy)
+            log.info("worker %s is stopping: %d jobs may finish", self.name, self._executor.busy)
             self._loop.stop()
             self._abort_at = asyncio.get_running_loop().call_later(self._grace, self._abort)
 

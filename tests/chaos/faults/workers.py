@@ -49,7 +49,7 @@ class Stopped(_OfOne):
         happened = scene.hit([worker], excuses=twice)
         worker.terminate()
         if twice:
-            worker.says(" stops: ")
+            worker.says(" is stopping: ")
             worker.terminate()
         worker.wait()
         scene.over(happened)

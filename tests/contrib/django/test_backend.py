@@ -173,7 +173,7 @@ def test_a_delay_of_a_task_of_a_queue_counts_from_the_commit() -> None:
 
 
 def test_on_commit_wants_a_task_of_a_queue() -> None:
-    with pytest.raises(UsageError, match="wants a task of"):
+    with pytest.raises(UsageError, match="needs a task of"):
         on_commit(print)  # type: ignore[arg-type]
 
 

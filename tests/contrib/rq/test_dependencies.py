@@ -180,7 +180,7 @@ def test_rqs_cancel_and_delete_hold_at_the_gate(
     caplog.clear()
     with caplog.at_level(logging.WARNING, "bide.rq"):
         burst(queue)
-    assert caplog.messages == [f"job {job.id} is not one that waits for its delay; dropped"]
+    assert caplog.messages == [f"job {job.id} does not wait for a delay; dropped"]
     assert queue.delayed_jobs() == [behind]
     assert not queue.connection.exists(GATE)
 

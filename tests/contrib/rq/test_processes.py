@@ -83,7 +83,7 @@ def test_the_command_moves_what_is_due(one_queue: DelayQueue, one_url: str, star
     code, said = ended(start(*words, BIDE_URL=one_url))
     assert code == 0
     assert one_queue.job_ids == [job.id]
-    assert "timer clerk moves what is due of mail, low" in said
+    assert "timer clerk moves due jobs of mail, low" in said
     assert f"job {job.id} moved to mail" in said
     assert "timer clerk stopped after 1 jobs" in said
 
@@ -107,8 +107,8 @@ def test_the_command_takes_a_class_of_queues(
         ("nowhere.Queue", "--queue-class nowhere.Queue cannot be imported"),
         ("tests.contrib.rq.jobs.Nothing", "cannot be imported"),
         ("Queue", "cannot be imported"),
-        ("tests.contrib.rq.jobs.add", "is not a class of RQ queues."),
-        ("tests.contrib.rq.jobs.Job", "is not a class of RQ queues."),
+        ("tests.contrib.rq.jobs.add", "is not a class of RQ queues; name a subclass of rq.Queue."),
+        ("tests.contrib.rq.jobs.Job", "is not a class of RQ queues; name a subclass of rq.Queue."),
     ],
 )
 def test_what_is_no_class_of_queues_is_an_error_of_one_sentence(

@@ -318,9 +318,9 @@ def test_an_id_that_is_no_text_stops_no_timer(queue: DelayQueue) -> None:
 
 
 def test_the_gates_name_is_no_queues(connection: redis.Redis) -> None:
-    with pytest.raises(UsageError, match="'delay_gate' is where delayed jobs"):
+    with pytest.raises(UsageError, match="'delay_gate' is reserved for delayed jobs"):
         DelayQueue("delay_gate", connection).enqueue(jobs.add, 1, delay=1)
-    with pytest.raises(UsageError, match="'delay_gate' is where delayed jobs"):
+    with pytest.raises(UsageError, match="'delay_gate' is reserved for delayed jobs"):
         Timer("delay_gate", connection=connection)
 
 

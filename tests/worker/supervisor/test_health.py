@@ -36,7 +36,7 @@ def test_it_is_live_at_once_and_ready_when_workers_have_begun(tmp_path: Path, on
     )
     with started(tmp_path, one_url, "late", "-w", "2", "--health-port", "127.0.0.1:0") as unit:
         assert ask(unit, "/livez") == (200, "ok")
-        assert ask(unit, "/readyz") == (503, "worker 1 has not begun")
+        assert ask(unit, "/readyz") == (503, "worker 1 has not started")
         unit.open_gate()
         unit.logged("serves", 2)
         eventually(lambda: ask(unit, "/readyz") == (200, "ok"))
@@ -88,7 +88,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path, one_url: str) -> None:
         port = taken.getsockname()[1]
         with started(tmp_path, one_url, "--health-port", f"127.0.0.1:{port}") as unit:
             assert unit.wait() == 1
-    assert "Nothing can listen on the health port" in unit.log
+    assert "The health port cannot be opened" in unit.log
 
 
 @pytest.mark.parametrize("port", ["x", "70000", ":80", "-1", "1.2.3.4:"])

@@ -40,7 +40,7 @@ def test_they_serve_when_the_server_is_there(tmp_path: Path, late: Server) -> No
     with started(tmp_path, late.url, "-w", "2", "--health-port", "127.0.0.1:0") as unit:
         unit.logged(WAITS)
         assert ask(unit, "/livez") == (200, "ok")
-        assert ask(unit, "/readyz") == (503, "worker 1 has not begun")
+        assert ask(unit, "/readyz") == (503, "worker 1 has not started")
         assert len(unit.worker_pids()) == 1
         late.restart()
         unit.logged("serves", 2)
@@ -55,7 +55,7 @@ def test_a_signal_ends_it_at_once(tmp_path: Path, late: Server) -> None:
         unit.logged(WAITS)
         unit.signal(signal.SIGINT)
         assert unit.wait() == 0
-        assert "stopped before it had begun" in unit.log
+        assert "stopped before it had started" in unit.log
 
 
 def test_a_burst_ends_with_one_error(tmp_path: Path, late: Server) -> None:

@@ -36,7 +36,7 @@ def test_so_many_workers_run_jobs_and_stop_when_these_have_ended(
         unit.saw("a")
         unit.saw("b")
         unit.signal(signal.SIGTERM)
-        unit.logged("stops: 1 jobs may finish", 2)
+        unit.logged("is stopping: 1 jobs may finish", 2)
         unit.open_gate()
         assert unit.wait() == 0
     pids = {job.refresh().result for job in jobs}
@@ -97,7 +97,7 @@ def test_what_a_job_left_on_the_event_loop_does_not_end_it(
     with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
         queue.enqueue("shop:leave_behind", how).wait(90)
         queue.enqueue("shop:pid").wait(90)
-        unit.logged("something that a job started would end the worker")
+        unit.logged("a task that a job started tried to end the worker")
         assert "died" not in unit.log
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
@@ -165,7 +165,7 @@ def test_one_that_has_not_begun_stops_at_once(tmp_path: Path, one_url: str, exec
     with started(tmp_path, one_url, "hangs", "-w", "1", "-x", executor) as unit:
         eventually((tmp_path / "opening").exists)
         unit.signal(signal.SIGTERM)
-        unit.logged("stopped before it had begun")
+        unit.logged("stopped before it had started")
         assert unit.wait() == 0
 
 
@@ -210,7 +210,7 @@ def test_the_third_kills_what_does_not_answer(tmp_path: Path, one_url: str) -> N
         for pid in unit.worker_pids():
             os.kill(pid, signal.SIGSTOP)
             eventually(partial(stopped, pid))
-        for answer in ("stops 2 workers", "another signal kills", "is killed"):
+        for answer in ("stopping 2 workers", "another signal kills", "is killed"):
             unit.signal(signal.SIGTERM)
             unit.logged(answer)
         assert unit.wait() == 1
@@ -252,7 +252,7 @@ def test_a_thread_that_a_job_left_behind_keeps_no_worker_from_ending(
     with started(tmp_path, one_url, "-q", "work", "-w", "1") as unit:
         queue.enqueue("shop:leave_thread").wait(90)
         unit.signal(signal.SIGTERM)
-        unit.logged("ends though threads still run: left-by-a-job")
+        unit.logged("exiting although threads still run: left-by-a-job")
         assert unit.wait() == 0
 
 
@@ -289,7 +289,7 @@ def test_a_burst_ends_when_all_have_ended(tmp_path: Path, one_url: str, queue: Q
 def test_so_does_one_that_has_nothing_to_do(tmp_path: Path, one_url: str, queue: Queue) -> None:
     with started(tmp_path, one_url, "-q", "work", "-w", "2", "--max-idle", "200ms") as unit:
         assert unit.wait() == 0
-    assert unit.log.count("had nothing to do for 0.2 s") == 2
+    assert unit.log.count("stopping after 0.2 s") == 2
 
 
 PROFILES = """

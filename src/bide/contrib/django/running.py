@@ -336,7 +336,7 @@ def on_commit(call: BlockingCall[P, Any], *, using: str | None = None) -> OnComm
     """
     if not isinstance(call, BlockingCall) or not isinstance(call.queue, Queue):
         raise UsageError(
-            f"on_commit() wants a task of a bide.Queue, such as send or send.later('5m'), not "
+            f"on_commit() needs a task of a bide.Queue, such as send or send.later('5m'), not "
             f"{call!r}."
         )
     return OnCommit(call, using)

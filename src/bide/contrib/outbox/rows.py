@@ -87,7 +87,7 @@ def task_row(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Change
     """
     if not isinstance(task, TaskCall):
         raise UsageError(
-            f"enqueue() wants a task of a queue, not {task!r}; decorate the function with "
+            f"enqueue() needs a task of a queue, not {task!r}; decorate the function with "
             "@queue.task, or pass jobs that queue.prepare(...) returned to enqueue_many()."
         )
     with around_sending(task.queue.name, None):
@@ -135,7 +135,7 @@ def push_rows(
 ) -> list[ChangeRow]:
     """Return the row that pushes an item of data; arguments and errors as for `DelayQueue.push`."""
     if not isinstance(delay_queue, DelayQueue | AsyncDelayQueue):
-        raise UsageError(f"push() wants a DelayQueue, not {delay_queue!r}.")
+        raise UsageError(f"push() needs a DelayQueue, not {delay_queue!r}.")
     jobs = prepare_items([data], delay, at, None if id is None else [id], durability)
     return _rows(delay_queue.queue, "push", jobs)
 
@@ -168,7 +168,7 @@ def _checked_queue(queue: Any) -> QueueCore[Any]:
         return queue.queue
     if not isinstance(queue, QueueCore):
         raise UsageError(
-            f"The outbox wants a Queue or an AsyncQueue here, not {queue!r}; pass the job's queue."
+            f"The outbox needs a Queue or an AsyncQueue here, not {queue!r}; pass the job's queue."
         )
     return queue
 

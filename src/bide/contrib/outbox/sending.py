@@ -463,7 +463,7 @@ def relay(store: RelayStore, stopped: Callable[[], bool], burst: bool = False) -
             if burst:
                 raise problem
             if (text := database_problem(problem) or told(problem)) != trouble:
-                log.warning("the outbox waits: %s", text)
+                log.warning("the outbox cannot send now: %s", text)
                 trouble = text
             store.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE)

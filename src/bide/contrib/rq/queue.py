@@ -123,7 +123,8 @@ class RqKeys:
         """
         if queue.name == GATE:
             raise UsageError(
-                f"{GATE!r} is where delayed jobs with dependencies pass; call the queue otherwise."
+                f"{GATE!r} is reserved for delayed jobs with dependencies; give the queue "
+                f"another name."
             )
         usual = f"{DELAYED}{queue.name}"
         delayed = getattr(queue, "delay_key", usual)

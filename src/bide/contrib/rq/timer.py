@@ -88,9 +88,9 @@ def run_dependency_hook(client: redis.Redis, keys: RqKeys) -> bool:
         read, through, strays, stay = run(client, "open", [keys.dependency_hook], args)
         staying += stay
         for id in through:
-            log.debug("job %s waits for its delay from now", shown(id))
+            log.debug("the delay of job %s starts now", shown(id))
         for id in strays:
-            log.warning("job %s is not one that waits for its delay; dropped", shown(id))
+            log.warning("job %s does not wait for a delay; dropped", shown(id))
     for key in sorted(set(staying)):
         log.warning(
             "%d due jobs are not moved: another program uses the key %s; delete that key",
@@ -420,14 +420,16 @@ class Timer:
         """
         given = [queues] if isinstance(queues, str | rq.Queue) else list(queues)
         if not given:
-            raise UsageError("A Timer needs at least one queue.")
+            raise UsageError("A Timer needs at least one queue; give its name.")
         for one in given:
             if not isinstance(one, str | rq.Queue):
                 raise UsageError(f"A queue is an rq.Queue or a name, not {type(one).__name__}.")
         if connection is None:
             connection = next((q.connection for q in given if isinstance(q, rq.Queue)), None)
         if connection is None:
-            raise UsageError("Queues are given as names only; say connection=redis.Redis(...).")
+            raise UsageError(
+                "Queues are given as names only; give connection=redis.Redis(...) too."
+            )
         check_connection(connection)
         objects = [DelayQueue(q, connection) if isinstance(q, str) else q for q in given]
         self.name: Final = name or f"{socket.gethostname()}.{os.getpid()}"
@@ -459,7 +461,7 @@ class Timer:
             with lifespan.heard(self._signalled):
                 self._check_server(client)
                 log.info(
-                    "timer %s moves what is due of %s",
+                    "timer %s moves due jobs of %s",
                     self.name,
                     ", ".join(dict.fromkeys(k.name for k in self._queues)),
                 )

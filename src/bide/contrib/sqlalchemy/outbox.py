@@ -97,12 +97,12 @@ class Outbox(OutboxBase):
         """
         if not isinstance(metadata, sa.MetaData):
             raise UsageError(
-                "Outbox wants the MetaData of your tables, such as Base.metadata, not "
+                "Outbox needs the MetaData of your tables, such as Base.metadata, not "
                 f"{metadata!r}."
             )
         if not (engine is None or isinstance(engine, sa.Engine) or hasattr(engine, "sync_engine")):
             raise UsageError(
-                "Outbox wants the engine of your database, as create_engine(...) returned it, not "
+                "Outbox needs the engine of your database, as create_engine(...) returned it, not "
                 f"{engine!r}."
             )
         super().__init__(url, fast, keep)
@@ -419,7 +419,7 @@ class Outbox(OutboxBase):
             return result
         if not hasattr(session, "run_sync"):
             raise UsageError(
-                f"The outbox wants the session or connection of your transaction, not {session!r}."
+                f"The outbox needs the session or connection of your transaction, not {session!r}."
             )
 
         async def write() -> T:

@@ -193,8 +193,8 @@ def decode_item(body: bytes) -> Any:
     """Decode a stored item; raise `PayloadError` for a job."""
     if not is_item(body):
         raise PayloadError(
-            "This is a job, not data: a DelayQueue met it and cannot run it; have a Worker serve "
-            "this queue, and retry the job."
+            "This is a job, not data, and a DelayQueue cannot run it; let a Worker serve this "
+            "queue, and retry the job."
         )
     try:
         return unpack(unsigned(body)[1:], "json")
@@ -308,13 +308,13 @@ def check_id(id: str) -> None:
     if any("\udc80" <= c <= "\udcff" for c in id):
         what = "is not UTF-8"
     elif not id.isprintable():
-        what = "holds what cannot be printed"
+        what = "has characters that cannot be printed"
     elif len(id.encode("utf-8", "replace")) > LONGEST:
         what = f"is longer than {LONGEST} bytes"
     else:
         return
     raise PayloadError(
-        f"The id of this job {what}; have its producer make ids of letters, digits and '-_.:/'."
+        f"The id of this job {what}; let its producer create ids of letters, digits and '-_.:/'."
     )
 
 
@@ -331,7 +331,7 @@ def decode_envelope(data: bytes) -> Envelope:
         raise PayloadError(_too_large("The stored body", len(data), "takes"))
     if is_item(data):
         raise PayloadError(
-            "This is data that a DelayQueue holds, and no job: take it with pop() or take(), let "
+            "This is an item of a DelayQueue, not a job: take it with pop() or take(), let "
             "no Worker serve its queue, and return it with the DelayQueue's retry()."
         )
     head, newline, packed = data.partition(b"\n")
@@ -342,8 +342,8 @@ def decode_envelope(data: bytes) -> Envelope:
         raise PayloadError(f"The stored body is not one of bide's: {error}{lines}.") from None
     if bool(newline) == (body.codec == "json"):
         raise PayloadError(
-            "The stored body is not one of bide's: a newline, then the arguments, stand after "
-            "the options where their codec is msgpack or pickle, and only there."
+            "The stored body is not one of bide's: a newline and the arguments follow the "
+            "options if the codec is msgpack or pickle, and only then."
         )
     return Envelope(body, packed)
 
@@ -387,8 +387,8 @@ def _check_needs(raw: msgspec.Raw | None) -> None:
 
 def _too_new(needs: int) -> PayloadTooNew:
     return PayloadTooNew(
-        f"This job needs a newer bide (its body says {needs}, and {NEWEST} is understood here); "
-        "have a worker of the release that enqueued it serve the queue."
+        f"This job needs a newer bide (its body has form {needs}, and this release reads "
+        f"{NEWEST} at most); start a worker of the release that enqueued it."
     )
 
 
@@ -410,7 +410,7 @@ def open_envelope(envelope: Envelope, *, allow_pickle: bool = False) -> Body:
     try:
         args, kwargs = unpack(envelope.packed, body.codec)
         if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
-            raise TypeError("they are no list and dict")
+            raise TypeError("they are not a list and a dict")
     except Exception as error:  # what a pickle names may be missing, or raise anything
         raise PayloadError(
             f"The arguments of {body.task} cannot be read as {body.codec} "
@@ -541,8 +541,8 @@ def with_parents(data: bytes, parents: Sequence[str]) -> bytes:
     data = msgspec.json.encode(fields) + newline + packed
     if len(data) > MAX_BODY:
         raise PayloadError(
-            f"A job that waits for so many others takes {len(data):,} bytes, over {MAX_BODY:,}; "
-            "have some jobs wait for a part of them each, and this one for those."
+            f"A job with so many parents takes {len(data):,} bytes, over {MAX_BODY:,}; add jobs "
+            f"that depend on a part of them each, and let this job depend on those."
         )
     return data
 

@@ -37,7 +37,7 @@ Codec = Literal["json", "msgpack", "pickle"]
 CODECS: Final[tuple[Codec, ...]] = get_args(Codec)
 PICKLE_PROTOCOL: Final = 5
 
-NOT_FINITE: Final = "a NaN or an infinity, which JSON has not; use None or text"
+NOT_FINITE: Final = "a NaN or an infinity, which JSON does not have; use None or text"
 ADVICE: Final = "pass plain values (numbers, text, lists, dicts), or an id to look the rest up by"
 
 
@@ -145,7 +145,7 @@ def calls_in(body: bytes) -> list[bytes]:
         end = head.end() + int(head[1]) if head else 0
         if head is None or end > len(body):
             raise PayloadError(
-                "The stored body of batched calls is cut off or spoilt; delete the job, and find "
+                "The stored body of batched calls is cut off or damaged; delete the job, and find "
                 "out who can write to the server."
             )
         found.append(body[head.end() : end])

@@ -139,14 +139,15 @@ class Seal(NamedTuple):
             if ring.takes_unsigned:
                 return False
             raise BadSignature(
-                f"The {what} bears no signature; give its producer the keys of ${VARIABLE}, and "
-                f"let this worker take what is {UNSIGNED} until the old ones are done."
+                f"The {what} has no signature; give its producer the keys of ${VARIABLE}, and "
+                f"let this worker accept {UNSIGNED} data until the old jobs have ended."
             )
         key = found[1].decode()
         secret = ring.secret(key)
         if secret is None:
             raise BadSignature(
-                f"The {what} is signed with the key {key!r}, which is not here; add it to "
+                f"The {what} is signed with the key {key!r}, which this process does not have; "
+                f"add it to "
                 f"${VARIABLE}, and retry it."
             )
         texts = [self._text("dedup", "")] if kind in ("job", "dedup") else []

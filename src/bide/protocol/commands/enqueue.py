@@ -58,8 +58,8 @@ def check_count(parents: Sequence[str]) -> None:
     """
     if len(parents) > MOST_PARENTS:
         raise UsageError(
-            f"A job can wait for {MOST_PARENTS:,} others, not for {len(parents):,}; have some jobs "
-            "wait for a part of them each, and this one for those."
+            f"A job can depend on {MOST_PARENTS:,} others, not on {len(parents):,}; add jobs "
+            f"that depend on a part of them each, and let this job depend on those."
         )
 
 
@@ -278,7 +278,7 @@ def when(delay: Duration | None, at: datetime | None) -> str:
 def given_when(delay: Duration | None, at: datetime | None) -> str:
     """Encode a due time as `when` does; raise if neither a delay nor a moment is given."""
     if delay is None and at is None:
-        raise UsageError("Say when the jobs are due: give delay= or at=; promote() means now.")
+        raise UsageError("Give delay= or at=, or call promote() to make the jobs due now.")
     return when(delay, at)
 
 
@@ -289,7 +289,7 @@ def check_when(when: str) -> str:
         UsageError: it is not, so a script would refuse it.
     """
     if not isinstance(when, str) or not _WHEN.fullmatch(when):
-        raise UsageError(f"{when!r} does not say when; write Snooze('10m') or Snooze(at=...).")
+        raise UsageError(f"{when!r} is not a due time; write Snooze('10m') or Snooze(at=...).")
     return when
 
 
@@ -567,8 +567,8 @@ class EnqueueFull:
                 raise self._refusal(text(reply[1]))
             if reply[0] == b"gone":
                 raise ServerUnavailable(
-                    f"Enqueueing job {short_id(self._job.id)} took so long that it was removed "
-                    "again, as is what a producer that died leaves behind; enqueue it again."
+                    f"Enqueueing job {short_id(self._job.id)} took so long that the server "
+                    f"removed it, as it does after the death of a producer; enqueue it again."
                 )
             return None if is_last or reply[0] == b"ended" else self._next()
 

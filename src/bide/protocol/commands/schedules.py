@@ -73,8 +73,8 @@ def set_schedule(keys: Keys, draft: Draft) -> Command[Set]:
             )
         if word == "many":
             raise UsageError(
-                f"Queue {keys.queue} has as many schedules as a queue may have; remove some that "
-                "are over."
+                f"Queue {keys.queue} has the maximum number of schedules; remove some that have "
+                f"ended."
             )
         return Set(word == "ok", Schedule.read(draft.name, reply[2]))
 

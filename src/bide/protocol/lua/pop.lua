@@ -15,8 +15,8 @@ local MARK, REFUSALS, PIECE, SWEEP, TRIM = 3, 12, 50, 100, 100
 local MOST = 250
 local TELL = 100
 local LEVELS = 10
-local REFUSAL = '{"type":"bide.PayloadError","message":"This is a job, not data: a DelayQueue met'
-  .. ' it and cannot run it; have a Worker serve this queue, and retry the job."}'
+local REFUSAL = '{"type":"bide.PayloadError","message":"This is a job, not data, and a DelayQueue'
+  .. ' cannot run it; let a Worker serve this queue, and retry the job."}'
 
 count = math.min(count, MOST)
 

@@ -97,7 +97,7 @@ class AsyncItem(ItemCore):
         """
         return (await self._delay_queue._answer([self], "retry", when(delay, at)))[0]
 
-    async def fail(self, reason: str = "Its consumer said that it has failed.") -> bool:
+    async def fail(self, reason: str = "The consumer has failed the item.") -> bool:
         """Fail the item: it is not delivered again, but kept as failed, for `retry`.
 
         Returns:

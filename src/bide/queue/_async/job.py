@@ -114,12 +114,12 @@ class AsyncJob(JobView[R]):
         command = job_commands.reschedule(
             self.queue.keys, [self.id], enqueue_commands.given_when(delay, at)
         )
-        self._moved((await self.queue._run(command))[0], "rescheduled", "a delayed or waiting one")
+        self._moved((await self.queue._run(command))[0], "rescheduled", "a delayed or waiting job")
 
     async def promote(self) -> None:
         """Make the job due now; raises as `reschedule` does."""
         command = job_commands.promote(self.queue.keys, [self.id])
-        self._moved((await self.queue._run(command))[0], "promoted", "a delayed or waiting one")
+        self._moved((await self.queue._run(command))[0], "promoted", "a delayed or waiting job")
 
     async def retry(self, delay: Duration | None = None, at: datetime | None = None) -> None:
         """Run a finished job again; its attempts are counted from 1 again.
@@ -129,7 +129,7 @@ class AsyncJob(JobView[R]):
             JobNotFound: the job no longer exists.
         """
         command = job_commands.retry(self.queue.keys, [self.id], enqueue_commands.when(delay, at))
-        self._moved((await self.queue._run(command))[0], "retried", "one that has ended")
+        self._moved((await self.queue._run(command))[0], "retried", "a finished job")
 
     async def delete(self) -> bool:
         """Delete the job and all its data; return False if it did not exist.

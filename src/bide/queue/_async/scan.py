@@ -366,8 +366,8 @@ class AsyncSelection:
         verb, result = VERBS[name], BulkResult()
         if self._wanted == Filter(()):
             raise UsageError(
-                f"Say which jobs to {name}: give where() a state, a task or another condition. "
-                "queue.purge() removes all that have not begun."
+                f"Name the jobs to {name}: give where() a state, a task or another condition. "
+                f"queue.purge() removes all jobs that have not started."
             )
         verb.check(self._wanted.states)
 

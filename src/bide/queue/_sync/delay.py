@@ -377,7 +377,7 @@ class DelayQueue(threads.DelayQueueSide):
                 with self._sessions.locked() as ours:
                     ours.left_over += found
                 raise
-            log.warning("queue %s: gave out less than was due: %s", keys.queue, error)
+            log.warning("queue %s: returned fewer items than were due: %s", keys.queue, error)
         finally:
             self._sessions.put(session)
         if found:
@@ -534,7 +534,7 @@ class DelayQueue(threads.DelayQueueSide):
                 client.run(worker_commands.worker_leave(keys, session.consumer))
                 session.is_timekeeper = False
         except BideError as error:
-            log.warning("queue %s: some items come back when leases end: %s", keys.queue, error)
+            log.warning("queue %s: some items return when their leases end: %s", keys.queue, error)
             return False
         finally:
             for session in unfinished:
@@ -575,8 +575,8 @@ class DelayQueue(threads.DelayQueueSide):
             item.answer, item.counted = outcome, verdict == "ok"
             if verdict != "ok":
                 log.warning(
-                    "item %s: the answer (%s) came after its lease had passed to another, and was "
-                    "refused",
+                    "item %s: the answer (%s) came after its lease had passed to another "
+                    "consumer, and was refused",
                     short_id(item.id),
                     ANSWERS.get(outcome, outcome),
                 )
@@ -599,7 +599,7 @@ class DelayQueue(threads.DelayQueueSide):
                 self._answer(items, "release")
         except BideError as failed:
             log.warning(
-                "queue %s: %d items come back when their leases end: %s",
+                "queue %s: %d items return when their leases end: %s",
                 self.name,
                 len(items),
                 failed,
@@ -622,18 +622,18 @@ class DelayQueue(threads.DelayQueueSide):
         if not items:
             return
         log.warning(
-            "queue %s: %d items were passed over without an answer, and come again after a while; "
-            "ack() what is dealt with",
+            "queue %s: %d items got no answer, and come again after a delay; call ack() for "
+            "finished items",
             self.name,
             len(items),
         )
-        why = encode_error(UsageError("each() went past this item, and it had no answer."))
+        why = encode_error(UsageError("each() continued without an answer for this item."))
         try:
             for item in items:
                 delay_us = delay_after(item.attempt)
                 self._answer([item], "retry", f"+{delay_us}", why)
         except BideError as failed:
-            log.warning("queue %s: they come when their leases end: %s", self.name, failed)
+            log.warning("queue %s: these items return when their leases end: %s", self.name, failed)
 
     def _extend(self, items: Sequence[ItemCore], lease: Duration | None) -> list[bool]:
         """Renew leases; return whether each item is still held."""

@@ -96,7 +96,7 @@ class Item(ItemCore):
         """
         return self._delay_queue._answer([self], "retry", when(delay, at))[0]
 
-    def fail(self, reason: str = "Its consumer said that it has failed.") -> bool:
+    def fail(self, reason: str = "The consumer has failed the item.") -> bool:
         """Fail the item: it is not delivered again, but kept as failed, for `retry`.
 
         Returns:

@@ -115,12 +115,12 @@ class Job(JobView[R]):
         command = job_commands.reschedule(
             self.queue.keys, [self.id], enqueue_commands.given_when(delay, at)
         )
-        self._moved(self.queue._run(command)[0], "rescheduled", "a delayed or waiting one")
+        self._moved(self.queue._run(command)[0], "rescheduled", "a delayed or waiting job")
 
     def promote(self) -> None:
         """Make the job due now; raises as `reschedule` does."""
         command = job_commands.promote(self.queue.keys, [self.id])
-        self._moved(self.queue._run(command)[0], "promoted", "a delayed or waiting one")
+        self._moved(self.queue._run(command)[0], "promoted", "a delayed or waiting job")
 
     def retry(self, delay: Duration | None = None, at: datetime | None = None) -> None:
         """Run a finished job again; its attempts are counted from 1 again.
@@ -130,7 +130,7 @@ class Job(JobView[R]):
             JobNotFound: the job no longer exists.
         """
         command = job_commands.retry(self.queue.keys, [self.id], enqueue_commands.when(delay, at))
-        self._moved(self.queue._run(command)[0], "retried", "one that has ended")
+        self._moved(self.queue._run(command)[0], "retried", "a finished job")
 
     def delete(self) -> bool:
         """Delete the job and all its data; return False if it did not exist.

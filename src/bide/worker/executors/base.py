@@ -570,7 +570,7 @@ class UnknownTasks:
                 why = decode_error(run.decided.data)
                 with run.named():
                     log.warning(
-                        "job %s waits, as may others of its task: %s",
+                        "job %s waits, as other jobs of its task may: %s",
                         short_id(run.claimed.id),
                         why.message if why else "",
                     )

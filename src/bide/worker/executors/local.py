@@ -205,7 +205,8 @@ class LocalExecutor(Executor):
                 # Not an error of the job: for instance, the system cannot start a thread.
                 with run.named():
                     log.exception(
-                        "job %s could not be started, and waits a little", short_id(run.claimed.id)
+                        "job %s could not be started; it will be tried again soon",
+                        short_id(run.claimed.id),
                     )
                 self._end(run, _SNOOZED)
             free -= not run.ended

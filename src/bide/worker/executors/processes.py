@@ -193,7 +193,9 @@ class ProcessExecutor(Executor):
         elif run.decided is not None:
             with run.named():
                 log.warning(
-                    "%s (job %s): its callback was cut off", task_of(run), short_id(run.claimed.id)
+                    "%s (job %s): its callback was interrupted",
+                    task_of(run),
+                    short_id(run.claimed.id),
                 )
             self._end(run)
         elif run.cancel_requested and slot.killed:
@@ -305,7 +307,8 @@ class ProcessExecutor(Executor):
             run = self._held[number]
             with run.named():
                 log.warning(
-                    "job %s was lost with a child, and is released", short_id(run.claimed.id)
+                    "job %s was lost with a child process, and is released",
+                    short_id(run.claimed.id),
                 )
             self._end(run, BEGUN)
 
