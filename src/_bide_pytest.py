@@ -1,8 +1,8 @@
-"""The fixtures of bide for pytest, and what keeps a test without them off real servers.
+"""The pytest plugin of bide: its fixtures, and a guard that keeps other tests off real servers.
 
-pytest loads this module at its start wherever bide is installed, so it imports nothing of bide
-before a test asks for a fixture. It stands beside the package because importing a module of a
-package imports the package. Queues and workers ask it for a permit (`bide.queue.binding`).
+pytest loads this module at its start if bide is installed, so it imports bide only when a test
+requests a fixture. It is outside the package, because importing a module of a package imports the
+package. Queues and workers ask it for permission (`bide.queue.binding`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ MARK = "bide_real_server"
 """The marker, and the setting of pytest.ini or pyproject.toml, that allow real servers."""
 
 runs = False
-"""Whether a test runs, with its fixtures."""
+"""Whether a test or one of its fixtures runs."""
 
 _refuses = False
-"""Whether the test that runs may use only a server that it names."""
+"""Whether the running test may use only a server that it names."""
 
 _url: str | None = None
-"""What $BIDE_URL was before the first test."""
+"""The value of $BIDE_URL before the first test."""
 
 
 @pytest.fixture
 def bide_test() -> Iterator[TestBed]:
-    """A `bide.testing.TestBed`: every queue is on a server of the tests' own, with its clock."""
+    """A `bide.testing.TestBed`: every queue uses a server for tests, whose clock the test moves."""
     from bide import testing
     from bide.embedded import ServerNotFound
 
@@ -45,7 +45,7 @@ def bide_test() -> Iterator[TestBed]:
 
 @pytest.fixture
 def bide_eager() -> Iterator[Eager]:
-    """A `bide.testing.Eager`: no server; every job runs where it is enqueued."""
+    """A `bide.testing.Eager`: without a server, every job runs inside its enqueue."""
     from bide import testing
 
     with testing.eager() as eager:
@@ -67,14 +67,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Note the server that the environment names before any test or fixture has changed it."""
+    """Record the server of the environment, before a test or a fixture changes it."""
     global _url
     _url = os.environ.get("BIDE_URL")
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Note that a test runs, and what it may use; pytest may itself run inside of a test."""
+    """Record that a test runs, and what it may use; pytest may itself run inside of a test."""
     global runs, _refuses
     before = runs, _refuses
     runs, _refuses = True, not (item.get_closest_marker(MARK) or item.config.getini(MARK))
@@ -83,10 +83,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def refusal(who: str, url: str) -> str | None:
-    """Why the test that runs may not use a server; None if it may.
+    """Return why the running test may not use a server; None if it may.
 
     Args:
-        who: what is about to use it, and was not made by the test with a URL.
+        who: the object that is about to use it, and to which the test gave no URL.
         url: the server.
     """
     named = os.environ.get("BIDE_URL")

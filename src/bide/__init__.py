@@ -86,7 +86,7 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Import what a program that only enqueues does not need, when it is first used."""
+        """Import a name on first use, if programs that only enqueue do not need it."""
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_LATER[name]), name)

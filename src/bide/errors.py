@@ -1,4 +1,4 @@
-"""Every error that bide raises: one root, a sentence each, and the sentence names the fix."""
+"""The errors that bide raises. Each message is one sentence that names the fix."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BadSignature(PayloadError):
 
 
 class PayloadTooNew(PayloadError):
-    """A job needs a newer bide; an older worker leaves it to a newer worker."""
+    """The job needs a newer bide; an older worker leaves it to a newer worker."""
 
 
 class TaskNotFound(BideError, LookupError):

@@ -1,9 +1,9 @@
-"""Logs that say which job they are of, in three forms: for people, as logfmt, as JSON.
+"""Logs with the fields of the current job, in three formats: for people, logfmt, JSON.
 
-Whatever a record brings, it stays one record: line breaks, escape sequences and what turns the
-direction of text are written as escapes, so that a message made of somebody's input can neither
-forge a line nor move the cursor. Only the form for people shows an exception on lines of its own,
-each indented, so that none looks like the start of a record.
+A record always stays one record: line breaks, escape sequences and characters that change the
+direction of text are escaped. So a message that contains user input can neither forge a line nor
+move the cursor. Only the format for people shows an exception on separate lines, each indented, so
+that no line looks like the start of a record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bide.model.ids import short_id
 from bide.model.payload.body import LONGEST_TEXT, end_of, shown
 
 JOB_FIELDS: Final = ("job_id", "attempt", "task", "queue")
-"""What `JobFilter` puts on a record; each is empty outside of a job."""
+"""The fields that `JobFilter` adds to a record; each is empty outside of a job."""
 
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -44,7 +44,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, harmless to a terminal: control characters become `\n`, `\x1b`."""
+    r"""Return the text on one line, safe for a terminal: control characters become `\n`, `\x1b`."""
     return _UNSAFE.sub(_escape, text)
 
 
@@ -55,7 +55,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
-    """A logger of bide's own: the arguments of a message stay on its line, in any format.
+    """A logger of bide: the arguments of a message stay on its line, in any format.
 
     Ids, names and errors come from the server, where other programs may have written them. And a
     program that runs a worker may have a log format of its own.
@@ -67,21 +67,21 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         self.logger.addFilter(_FIELDS)
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log a message of ours, made of anything."""
+        """Log a message with escaped arguments."""
         if self.isEnabledFor(level):
-            kwargs.setdefault("stacklevel", 2)  # the caller's line, not this one
+            kwargs.setdefault("stacklevel", 2)  # show the caller's line, not this one
             self.logger.log(level, msg, *map(_escaped, args), **kwargs)
 
 
 def _indent_exception(record: logging.LogRecord) -> bool:
-    """Write an exception down for other handlers as our own does it: indented and escaped."""
+    """Format an exception for other handlers as our own handler does: indented and escaped."""
     if record.exc_info and not record.exc_text:
         record.exc_text = _indented(_exception(record))
     return True
 
 
 def _exception(record: logging.LogRecord) -> str:
-    """The exception of a record, with the traceback that came with the record."""
+    """Return the exception of a record with the record's traceback."""
     kind, error, trace = record.exc_info or (None, None, None)
     if error is None:
         return ""
@@ -91,14 +91,14 @@ def _exception(record: logging.LogRecord) -> str:
 
 
 def _indented(text: str) -> str:
-    """Lines of an exception, so that none looks like the start of a record."""
-    if text.isascii() and _UNSAFE_IN_LINE.search(text) is None:  # which takes a tenth of the time
+    """Indent the lines of an exception, so that none looks like the start of a record."""
+    if text.isascii() and _UNSAFE_IN_LINE.search(text) is None:  # takes a tenth of the time
         return "    " + text.removesuffix("\n").replace("\n", "\n    ")
     return "\n".join("    " + printable(line) for line in text.splitlines())
 
 
 class _Escaped:
-    """An argument of a message, as text that stays on its line."""
+    """An argument of a message that is formatted on one line."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -111,7 +111,7 @@ class _Escaped:
 
 
 def _cut(form: Callable[[object], str], value: object) -> str:
-    """Return the beginning of a value's text. Its own methods make it, and may raise anything."""
+    """Return the start of a value's text; the methods of the value may raise any error."""
     try:
         text = form(value)
     except BaseException as broken:
@@ -144,7 +144,7 @@ class JobFilter(logging.Filter):
 
 
 _FIELDS: Final = JobFilter()
-"""On bide's own loggers, so that every handler gets the fields."""
+"""The filter of bide's own loggers, so that every handler receives the fields."""
 
 
 def _of_current_job() -> dict[str, Any]:
@@ -161,18 +161,18 @@ def _of_current_job() -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """For people: time, level, message, and the job it is of; exceptions on indented lines."""
+    """The format for people: time, level, message and job; exceptions on indented lines."""
 
     def __init__(self, colour: bool = False) -> None:
-        """With `colour`, for a terminal: shorter times, and the level stands out."""
+        """Set up; with `colour`, for a terminal: shorter times and coloured levels."""
         super().__init__()
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and indented ones for an exception."""
+        """Format a record: one line, and indented lines for an exception."""
         at = datetime.fromtimestamp(record.created).astimezone()
         level = printable(record.levelname)
-        ours = record.name.partition(".")[0] == "bide"  # our messages name their job themselves
+        ours = record.name.partition(".")[0] == "bide"  # bide's own messages name their job
         fields = [] if ours else _job_fields(record)
         job = "".join(f" {name}={value}" for name, value in fields)
         if self._colour:
@@ -197,7 +197,7 @@ _COLOURS: Final = {
 
 
 class KeyValueFormatter(logging.Formatter):
-    """Logfmt: ts, level, logger, msg, the job's fields, those the record brings, exc, stack."""
+    """Logfmt: ts, level, logger, msg, the job's fields, the record's fields, exc, stack."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -205,7 +205,7 @@ class KeyValueFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the fields that `KeyValueFormatter` has."""
+    """One JSON object per line, with the fields of `KeyValueFormatter`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -213,14 +213,14 @@ class JsonFormatter(logging.Formatter):
 
 
 Settings = tuple[str | None, int | None]
-"""Format and level; None for what was left out."""
+"""Format and level; None if not given."""
 
 _settings: Settings | None = None
 _handler: _Handler | None = None
 
 
 def settings() -> Settings | None:
-    """Format and level, as `setup` was given them; None where it was not called."""
+    """Return format and level of the last `setup`; None if it was not called."""
     return _settings
 
 
@@ -229,13 +229,12 @@ def setup(
 ) -> None:
     """Log everything to one stream, for a process that runs jobs; a later call replaces it.
 
-    A module that a worker imports may set up logging, too. A format or a level that is given here
-    still applies then. If it is left out, the module decides.
+    If a module that a worker imports sets up logging, too, a format or a level that is given here
+    still applies. If it is left out, the module's setting applies.
 
     Args:
         format: `text` (if it is left out), `kv` or `json`.
-        level: the level of bide's own loggers, INFO by default; other loggers are shown from INFO
-            on.
+        level: the level of bide's own loggers, INFO by default. Other loggers log from INFO on.
         stream: standard error by default; at a terminal, `text` has colours unless `$NO_COLOR`
             is set.
 
@@ -265,10 +264,10 @@ def setup(
 
 
 def hold() -> None:
-    """Have what `setup` was given hold, once modules were imported that may set up logging, too.
+    """Apply the arguments of `setup` again, after imported modules may have set up logging.
 
-    A module decides what is logged, and where to. The format that `setup` was given is that of all
-    handlers that write to the terminal; handlers of files and services stay as they are.
+    A module decides what is logged, and where. The format of `setup` applies to all handlers that
+    write to the terminal; handlers of files and services stay unchanged.
     """
     if _settings is None or _handler is None:
         return
@@ -278,7 +277,7 @@ def hold() -> None:
     loggers = [root, *(one for one in known if isinstance(one, logging.Logger))]
     for logger in loggers:
         if logger.name.partition(".")[0] == "bide":
-            logger.disabled = False  # as `dictConfig` leaves each logger that it does not name
+            logger.disabled = False  # `dictConfig` disables each logger that it does not name
     if level is not None:
         logging.getLogger("bide").setLevel(level)
     if format is None:
@@ -288,30 +287,30 @@ def hold() -> None:
     for logger in loggers:
         for handler in filter(_is_terminal, logger.handlers[:]):
             if _handler in root.handlers and _reaches_root(logger):
-                logger.removeHandler(handler)  # or each record would be there twice
+                logger.removeHandler(handler)  # otherwise each record would appear twice
             else:
                 _shape(handler, _handler.formatter)
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Ours, to be told from those that the application has set."""
+    """The class of bide's handler, which distinguishes it from the application's handlers."""
 
 
 def _shape(handler: logging.Handler, formatter: logging.Formatter | None) -> None:
-    """Set the format of a handler, and have its records name their job."""
+    """Set the format of a handler, and add the job's fields to its records."""
     handler.addFilter(_FIELDS)
     handler.setFormatter(formatter)
 
 
 def _is_terminal(handler: logging.Handler) -> bool:
-    """Whether it is a handler of the application's for standard output or standard error."""
+    """Whether it is a handler of the application for standard output or standard error."""
     if isinstance(handler, _Handler) or not isinstance(handler, logging.StreamHandler):
         return False
     return handler.stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
 
 
 def _reaches_root(logger: logging.Logger) -> bool:
-    """Whether its records come to the handlers of the root logger."""
+    """Whether the handlers of the root logger receive its records."""
     while logger.parent is not None and logger.propagate:
         logger = logger.parent
     return logger.parent is None
@@ -336,7 +335,7 @@ def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator
         name = _NOT_IN_A_KEY.sub("_", printable(str(name))) or "_"
         while name in own or name in ("exc", "stack"):
             name += "_"
-        own[name] = None  # taken
+        own[name] = None  # the name is in use
         yield name, plain(value)
     yield from blocks.items()
 
@@ -349,12 +348,12 @@ def _job_fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception as error:  # arguments that do not fit the message: it is worth more than none
+    except Exception as error:  # the arguments do not fit the message: log both anyway
         return f"{_repr(record.msg)} {_repr(record.args)} <{type(error).__name__} in formatting>"
 
 
 def _blocks(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator[tuple[str, str]]:
-    """What takes many lines: the exception, the stack."""
+    """Yield the parts with many lines: the exception and the stack."""
     if record.exc_info and record.exc_info[1] is not None:
         yield "exc", _exception(record)
     elif record.exc_text:
@@ -364,7 +363,7 @@ def _blocks(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold: as it is where it is plain, else as text."""
+    """Return a value that JSON can hold: plain values unchanged, others as text."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int):
@@ -373,7 +372,7 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     try:
         return json.loads(json.dumps(value, default=_repr, allow_nan=False))
-    except Exception:  # keys of other types, circles, NaN, too deep
+    except Exception:  # keys of other types, cycles, NaN, too deep
         return _repr(value)
 
 
@@ -389,7 +388,7 @@ def _json(value: Any) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """A value of logfmt: bare where that is clear, else quoted and escaped as in JSON."""
+    """Format a value for logfmt: bare if it is unambiguous, otherwise quoted as in JSON."""
     if value is None:
         return "null"
     text = value if isinstance(value, str) else _json(value)

@@ -266,7 +266,7 @@ def test_one_job_for_enqueue_many_is_told_to_go_into_a_list() -> None:
     queue = Queue("mail")
     with pytest.raises(
         UsageError,
-        match=r"needs a list of jobs from queue\.prepare\(\.\.\.\); write enqueue_many\(\[job\]\)\.$",
+        match=r"list of jobs from queue\.prepare\(\.\.\.\); write enqueue_many\(\[job\]\)\.$",
     ):
         queue.enqueue_many(queue.prepare(plain, (1,)))  # type: ignore[arg-type]
 

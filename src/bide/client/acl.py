@@ -185,7 +185,7 @@ _KEY: Final = re.compile(r"([^{}]+?):(?:\{([^{}]+)\}.*|\w+)", re.DOTALL)
 
 
 def missing(said: str, command: Command[Any] | None, clock: str) -> str:
-    """Say which permission is missing, and what prints it: the end of an error's sentence.
+    """Describe the missing permission, and the command that prints it, for the end of an error.
 
     Up to Redis 7.0, the server's error `said` does not name a command inside a script, but only the
     line. Without `command`, the refused call runs no script.

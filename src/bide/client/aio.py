@@ -240,14 +240,14 @@ class AsyncClient(ClientCore):
             return end.value
 
     async def _visit(self, request: NodeRequest, block: float, until: float | None) -> Answer:
-        """One round trip, over a connection of its own for as long as it lasts.
+        """Make one round trip over a connection that no other call uses meanwhile.
 
-        The client library's pipeline packs in Python and asks the socket first whether it is sound;
-        here the packing is C, and a broken connection shows itself when it is used.
+        The client library's pipeline packs in Python and checks the socket first. Here the packing
+        is in C, and a broken connection is noticed when it is used.
         """
         opened = self._open.current
         async with opened.slots:
-            if is_late(until):  # it may have waited long for a slot
+            if is_late(until):  # it may have waited long for a free connection
                 return DeadlineExceeded()
             idle = opened.idle.setdefault(request.node, [])
             try:
@@ -258,7 +258,7 @@ class AsyncClient(ClientCore):
             if not request.is_question:
                 self.answers = not isinstance(answer, Exception)
             if isinstance(answer, redis.ConnectionError) and request.node != self.url:
-                # It may be gone for good, and what is open to it would never be looked at again.
+                # The node may never come back, and its idle connections would stay open.
                 for other in opened.idle.pop(request.node, ()):
                     await other.disconnect(nowait=True)
             return answer
@@ -370,7 +370,7 @@ def _dispose(loop: asyncio.AbstractEventLoop, opened: _Open) -> None:
     if loop.is_running() and loop is not asyncio._get_running_loop():
         try:
             loop.call_soon_threadsafe(opened.abandon)
-        except RuntimeError:  # it was closed just now
+        except RuntimeError:  # it was just closed
             opened.abandon()
     else:
         opened.abandon()

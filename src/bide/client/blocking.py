@@ -1,13 +1,13 @@
 """The blocking executor: runs commands over a pool of connections; safe to share by threads.
 
-The client library's pipeline packs in Python, asks the socket first whether it is sound, and tells
-an observer of each command; here the packing is C, and a connection that broke shows itself when it
-is used, at which the call is repeated (`bide.client.execute`).
+The client library's pipeline packs in Python, checks the socket first, and notifies an observer of
+each command. Here the packing is in C. A broken connection is noticed when it is used, and then the
+call is retried (`bide.client.execute`).
 
-A server on the same machine often answers sooner than a process can be put to sleep and woken. So a
-short call watches for its reply for up to `WATCH` seconds before it sleeps, unless another thread
-waits for one from the same node; `docs/decisions/0016-watching.md` has the figures. What takes
-longer is slept through, and so are the next `SLEPT` calls after one that did.
+A server on the same machine often answers faster than a process can go to sleep and wake up. So a
+short call polls for its reply for up to `WATCH` seconds before it sleeps, unless another thread
+waits for a reply from the same node; `docs/decisions/0016-watching.md` has the figures. If a reply
+takes longer, the call sleeps, and so do the next `SLEPT` calls.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ from bide.protocol.scripts import SERVER_CLOCK
 T = TypeVar("T")
 
 WATCH: Final = 100e-6
-"""Seconds to watch for a reply; somewhat more than two processes take to be woken in turn."""
+"""Seconds to poll for a reply; somewhat longer than the wake-ups of two processes in turn."""
 SLEPT: Final = 100
-"""Calls that are slept through after one whose reply took longer: a server that is further away
-costs its callers a hundredth of `WATCH`."""
+"""Number of calls that do not poll after a slow reply, so that a distant server costs its callers
+on average a hundredth of `WATCH`."""
 SHORT: Final = 4096
-"""Bytes of a call that a server may have answered in that time."""
+"""Maximum bytes of a call that polls for its reply."""
 
 _poll: Final[Callable[[], Any] | None] = getattr(select, "poll", None)
-"""None if it was removed, as libraries of green threads do."""
+"""None if a library of green threads has removed it."""
 
 
 class Connections:
-    """Connections to one node; safe to share by threads, and left to the parent by a fork."""
+    """Connections to one node; safe to share by threads. A forked child does not use them."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        """Set up; `make` makes one that is not connected yet."""
+        """Set up; `make` returns an unconnected connection."""
         self._make = make
         self._begin()
 
@@ -236,7 +236,7 @@ class Client(ClientCore):
         return self._go_on(steps, next(steps))
 
     def _go_on(self, steps: Steps, step: Send | Sleep) -> list[Any]:
-        """Run this step of `execute` and all that follow; return the result."""
+        """Run this step of `execute` and all later ones; return the result."""
         only = self._routes.only
         try:
             while True:
@@ -338,7 +338,7 @@ class Client(ClientCore):
         connections = self._connections.get(node)
         if connections is None:
             pool = self._at(node).connection_pool
-            # The pool itself would count them, and make no more after some hundred.
+            # The pool would count them, and refuse to create more after some hundred.
             made = Connections(lambda: pool.connection_class(**pool.connection_kwargs))
             connections = self._connections.setdefault(node, made)
         return connections

@@ -79,7 +79,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown
     modules: tuple[_Text, ...] = ()
     queues: tuple[_Text, ...] = ()
     strategy: str | _Weights | None = None
-    """As it is typed, or the weight of each queue."""
+    """The text of the option, or the weight of each queue."""
     concurrency: _Number | None = None
     executor: _Text | None = None
     workers: _Number | None = None
@@ -101,7 +101,8 @@ class Settings(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_field
     """`secrets`, `none` or `module:function`."""
     worker: WorkerSettings = WorkerSettings()
     workers: dict[str, WorkerSettings] = {}
-    """`[tool.bide.workers.NAME]`: the profiles; a key that one leaves out is that of `worker`."""
+    """`[tool.bide.workers.NAME]`: the profiles; the keys that a profile lacks are those of
+    `worker`."""
     file: Path | None = None
     """The pyproject.toml that was read."""
 
@@ -255,7 +256,7 @@ def _planted(file: Path) -> bool:
 
 
 def _read(file: Path) -> Settings:
-    import tomllib  # only where there is a file
+    import tomllib  # imported only if there is a file
 
     try:
         content = tomllib.loads(file.read_text("utf-8"))
@@ -285,7 +286,7 @@ _NO_TABLE: Final = "{} is not a table; write its keys under it, one per line."
 
 
 def _profiles(tables: Any, base: dict[str, Any], file: Path) -> dict[str, WorkerSettings]:
-    """Read `[tool.bide.workers.NAME]`; a key that a profile leaves out is that of `base`."""
+    """Read `[tool.bide.workers.NAME]`; the keys that a profile lacks are those of `base`."""
     if not isinstance(tables, dict):
         raise UsageError(_NO_TABLE.format(f"[tool.bide.workers.NAME] of {file}"))
     found = {}
@@ -323,12 +324,12 @@ def _convert(kind: type[S], table: dict[str, Any], where: str) -> S:
 
 
 def keys_of(kind: type[msgspec.Struct]) -> list[str]:
-    """The keys that a table may set."""
+    """Return the keys that a table may set."""
     return [field.encode_name for field in msgspec.structs.fields(kind) if field.name != "file"]
 
 
 def _in_full(worker: dict[str, Any], where: str) -> dict[str, Any]:
-    """Write out short forms, and check sizes and durations, for which msgspec has no types."""
+    """Expand short forms, and check sizes and durations, for which msgspec has no types."""
     found = {**worker}
     for key in ("modules", "queues"):
         if isinstance(found.get(key), str):
@@ -350,7 +351,7 @@ _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - .*)?",
 def _refusal(
     error: str, table: dict[str, Any], kind: type[msgspec.Struct], where: str
 ) -> UsageError:
-    """Say in one sentence what msgspec has refused, and in which table it is."""
+    """Describe in one sentence what msgspec has refused, and in which table."""
     place, unknown = _PLACE.fullmatch(error), _UNKNOWN.fullmatch(error)
     key = unknown[1] if unknown else place and place[1]
     if key is None:

@@ -1,4 +1,4 @@
-"""How to log in: by users and passwords that a function returns, or as a given client does.
+"""Credentials: from a function that returns user and password, or from a given client.
 
 A function is for servers whose tokens expire. The URL names it, so one text configures queues,
 workers and commands alike, and also a child process:
@@ -12,8 +12,8 @@ A program may also give a client that it has already, one of redis-py or valkey-
 awaited. bide makes connections of its own: its retries know the ids that make a repeat harmless,
 and its time-outs are those of its calls. So it takes from the client where the server is and how
 to log in: host and port, socket, database, user, password, TLS options and the credential provider.
-Of a client for the master of Sentinels, also the Sentinels. The client's own connections stay
-untouched.
+From a client for the master of Sentinels, it also takes the Sentinels. It does not use the client's
+own connections.
 """
 
 from __future__ import annotations

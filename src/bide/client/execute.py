@@ -1,4 +1,4 @@
-"""Run commands with retries, without I/O: a generator that says what to send and when to wait.
+"""Runs commands with retries, without I/O: a generator that yields what to send and when to wait.
 
 `bide.client.blocking` and `bide.client.aio` do the I/O for what it yields, so both behave alike:
 

@@ -324,7 +324,7 @@ class AsyncWaiter:
         await self._subscription.remove_waiter(self._text, self._event)
 
     async def wait(self, until: float) -> None:
-        """Return when the word is said, at `until` (`time.monotonic()`), or when some were lost.
+        """Return on the text, at `until` (`time.monotonic()`), or if messages may be lost.
 
         A message since the last call counts. The caller has to check the state in any case.
         """
@@ -408,5 +408,5 @@ def shut(connection: Any) -> None:
     """
     opened = getattr(connection, "_sock", None)
     if opened is not None:
-        with suppress(OSError):  # of the plain socket: TLS would send a message first
+        with suppress(OSError):  # not TLS's method, which would send a message first
             socket.socket.shutdown(opened, socket.SHUT_RDWR)

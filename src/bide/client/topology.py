@@ -1,4 +1,4 @@
-"""Route calls: to one server, to the nodes of a Cluster, or to the master of Sentinels.
+"""Routes calls to one server, to the nodes of a Cluster, or to the master of Sentinels.
 
 Like `bide.client.execute`, this has no I/O: generators say which calls to send to which node, and
 receive the replies. The clients make the connections, one pool for each URL.
@@ -40,7 +40,7 @@ class NodeRequest(NamedTuple):
     """Its URL, of one server."""
     calls: list[Call]
     is_question: bool = False
-    """Whether it is about the servers themselves: its answer does not mean that jobs are served."""
+    """Whether it asks about the servers themselves; its reply does not mean that commands run."""
 
 
 Delivery = Generator[list[NodeRequest], list[Answer], Answer]
@@ -201,7 +201,7 @@ class Cluster(Topology):
     ) -> None:
         """Store the replies to a bundle, or follow a redirection."""
         first = came if isinstance(came, Exception) else came[0]
-        if isinstance(first, lib.AskError):  # the root of MOVED
+        if isinstance(first, lib.AskError):  # the base class of MOVED
             to = self._servers.beside(node, first.host, first.port)
             is_moved = isinstance(first, lib.MovedError)
             if is_moved and bundle.slot is not None:
@@ -232,7 +232,7 @@ class Cluster(Topology):
         heard = [node for node in nodes if node not in self._silent]
         silent = [node for node in nodes if node in self._silent]
         problem: Exception = lib.ConnectionError("no node was asked")
-        for some in filter(None, (heard[:1], heard[1:], silent)):  # together: many may hang
+        for some in filter(None, (heard[:1], heard[1:], silent)):  # concurrently: many may hang
             questions = [
                 NodeRequest(node, [("CLUSTER", "SLOTS")], is_question=True) for node in some
             ]
@@ -368,7 +368,7 @@ class Sentinel(Topology):
         problem: Exception = lib.ConnectionError("no Sentinel was asked")
         asked, self._sentinels = self._sentinels, self._sentinels[1:] + self._sentinels[:1]
         question: Call = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
-        for some in filter(None, (asked[:1], asked[1:])):  # together: many may hang
+        for some in filter(None, (asked[:1], asked[1:])):  # concurrently: many may hang
             answers = yield [NodeRequest(node, [question], is_question=True) for node in some]
             for node, answer in zip(some, answers, strict=True):
                 reply: Any = answer if isinstance(answer, Exception) else answer[0]

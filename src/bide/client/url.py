@@ -1,15 +1,15 @@
-"""From a URL to a connection of the client library, set up as bide needs it.
+"""Converts a URL to a connection of the client library with the options that bide needs.
 
-The library's own retries are switched off: it repeats a command without knowing what the command
-does, up to ten times. Ours (`bide.client.execute`) know the ids that make a repeat harmless.
+The library's own retries are switched off, because they repeat any command up to ten times. bide's
+retries (`bide.client.execute`) use ids that make a repeat harmless.
 
-    redis://HOST:PORT/DB                           one; rediss:// for TLS, or unix:///PATH?db=0
-    redis+cluster://HOST:PORT,HOST:PORT            some nodes of a Cluster; they name the others
-    redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB   Sentinels, and what they call the master
+    redis://HOST:PORT/DB                           one server; rediss:// for TLS; unix:///PATH?db=0
+    redis+cluster://HOST:PORT,HOST:PORT            some nodes of a Cluster, which name the others
+    redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB   Sentinels, and their name for the master
 
 `valkey` means `redis` in each of them, and `valkeys` means `rediss`.
 
-User, password and TLS options are those of every node. A Sentinel has its own in the query,
+User, password and TLS options apply to every node. A Sentinel has its own in the query,
 `sentinel_username` and `sentinel_password`, or none. `credentials=MODULE:FUNCTION` names a function
 that returns the password of each new connection (`bide.client.credentials`).
 """
@@ -41,7 +41,7 @@ Address = tuple[str, int]
 """Host and port."""
 
 KINDS: Final[dict[str, Kind]] = {"": "one", "cluster": "cluster", "sentinel": "sentinel"}
-"""By what follows the `+` of the scheme."""
+"""The kinds, by the part of the scheme after the `+`."""
 
 _PORTS: Final[dict[Kind, int]] = {"one": 6379, "cluster": 6379, "sentinel": 26379}
 SENTINELS_OWN: Final = ("sentinel_username", "sentinel_password")

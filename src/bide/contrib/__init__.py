@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needed(library: str, extra: str) -> Iterator[None]:
-    """Import a library that an extra brings.
+    """Import a library of an extra.
 
     Raises:
         ImportError: it is not installed; the message says how to install it.

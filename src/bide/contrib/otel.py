@@ -7,13 +7,13 @@ A trace has a span where a job is enqueued, one where it runs, and a link betwee
     bide.add_middleware(Tracing())  # in a module that producers and workers import
     bide.add_middleware(Metrics())
 
-A link, and not a parent: a job may run days after the request that asked for it has ended, and more
-than once. Each run is the root of a trace of its own, which names where it came from.
+It is a link and not a parent, because a job may run days after its request has ended, and more than
+once. Each run is the root of a trace of its own, with a link to its enqueue.
 
 https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 https://opentelemetry.io/docs/specs/semconv/messaging/messaging-metrics/
 
-These are in development, and names have changed before: so nothing but this file knows them.
+These conventions are in development, and their names may change, so only this module uses them.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ OUTCOME: Final = "bide.outcome"
 
 
 def of_preparing(queue: str, body: Body) -> tuple[str, Attributes]:
-    """Name and attributes of the span of a job that is prepared, to be sent with others."""
+    """Return name and attributes of the span of a prepared job."""
     return f"prepare {queue}", {**_common(queue, "prepare", "create"), TASK: body.task}
 
 
 def of_sending(queue: str, jobs: Sequence[Prepared] | None) -> tuple[str, Attributes]:
-    """Name and attributes of the span of a sending: of one job, or of many."""
+    """Return name and attributes of the span of a send of one or many jobs."""
     many = {} if jobs is None else {"messaging.batch.message_count": len(jobs)}
     return f"enqueue {queue}", {**_common(queue, "enqueue", "send"), **many}
 
 
 def of_run(job: CurrentJob) -> tuple[str, Attributes]:
-    """Name and attributes of the span of a run."""
+    """Return name and attributes of the span of a run."""
     return f"run {job.queue}", {
         **_of_job(job, "run", "process"),
         "bide.redelivered": job.redelivered,
@@ -72,7 +72,7 @@ def of_run(job: CurrentJob) -> tuple[str, Attributes]:
 
 
 def of_failure(job: CurrentJob) -> tuple[str, Attributes]:
-    """Name and attributes of the span of a failure that no run has raised."""
+    """Return name and attributes of the span of a failure that no run has raised."""
     return f"fail {job.queue}", _of_job(job, "fail", "settle")
 
 
@@ -102,10 +102,10 @@ _NO_ERRORS: Final = (Snooze, JobCancelled, asyncio.CancelledError)
 """Exceptions that end a run and are not errors."""
 
 _LINKS: Final = 128
-"""Links of a span at most, as SDKs have it by default."""
+"""Maximum links of a span, as in the default of SDKs."""
 
 _sending: ContextVar[Span | None] = ContextVar("_sending", default=None)
-"""The span of a sending whose one job is prepared inside, and has not been yet."""
+"""The span of a send whose single job has not been prepared yet."""
 
 
 class Tracing(Middleware):
@@ -167,11 +167,11 @@ class Tracing(Middleware):
     def _root(
         self, job: CurrentJob, kind: SpanKind, name: str, attributes: Attributes
     ) -> Iterator[Span]:
-        """Make a span that is the root of a trace, with a link to the job's enqueue."""
+        """Create a span that is the root of a trace, with a link to the job's enqueue."""
         came = _came(job.meta)
         origin = trace.get_current_span(came).get_span_context()
         links = [Link(origin)] if origin.is_valid else []
-        # What else the enqueue's context has, baggage for one, holds for the run.
+        # The rest of the enqueue's context, such as baggage, applies to the run.
         token = context.attach(trace.set_span_in_context(trace.INVALID_SPAN, came))
         try:
             with self._span(kind, name, attributes, links) as span:
@@ -203,7 +203,7 @@ class Tracing(Middleware):
 def _record(span: Span, error: BaseException) -> None:
     span.set_attribute(ERROR_TYPE, _type_of(error))
     span.set_status(StatusCode.ERROR)
-    with suppress(Exception):  # some exceptions make it impossible to show them
+    with suppress(Exception):  # some exceptions cannot be formatted
         span.record_exception(error)
         span.set_status(StatusCode.ERROR, str(error))
 
@@ -215,7 +215,7 @@ def _type_of(error: BaseException) -> str:
 def _made(job: Prepared) -> SpanContext:
     try:
         meta = decode_envelope(job.body).body.meta or {}
-    except PayloadError:  # another program's
+    except PayloadError:  # another program has written it
         meta = {}
     return trace.get_current_span(_came(meta)).get_span_context()
 
@@ -225,7 +225,7 @@ def _came(meta: Mapping[str, Any]) -> context.Context:
 
 
 def _texts(carrier: Any) -> Mapping[str, str]:
-    """What travelled, if it is what was sent: another program may have written it."""
+    """Return the stored context if it has the right form: another program may have written it."""
     if not isinstance(carrier, Mapping):
         return {}
     return {str(name): value for name, value in carrier.items() if isinstance(value, str)}

@@ -1,7 +1,7 @@
-"""What stands in the sets of RQ's delayed jobs, and which Timers are alive.
+"""Reads the sets of RQ's delayed jobs, and the live Timers.
 
-For `bide health` and `bide doctor`, which ask with plain commands and do without RQ: so this stands
-beside `bide.contrib.rq`, which cannot be imported without it.
+It is for `bide health` and `bide doctor`, which do not need RQ. So it is not in `bide.contrib.rq`,
+which cannot be imported without RQ.
 """
 
 from __future__ import annotations
@@ -14,58 +14,58 @@ from typing import Any, Final, NamedTuple
 import redis
 
 DELAYED: Final = "rq:delay_queue:"
-"""A sorted set for each queue: job id by due time, in seconds with fractions. A queue's class, or
-the queue itself, may name another key."""
+"""The sorted set of each queue: job ids by due time, in seconds with fractions. The class of a
+queue, or the queue itself, may name another key."""
 
 OTHER_SETS: Final = "rq:delay_queues"
-"""A set: the keys that queues name instead."""
+"""The set of the keys that queues name instead."""
 
 GATE: Final = "delay_gate"
-"""The queue that is the origin of delayed jobs for as long as they wait for other jobs.
-
-One serves all queues: a blocking command that takes nothing off its list waits on one list only.
+"""The origin of delayed jobs while they wait for other jobs. All queues share it, because a
+blocking command that removes nothing can wait on one list only.
 """
 
 SETS_FIELD: Final = "delay_sets"
-"""A field of a Timer's record among RQ's workers: JSON, the sets that it serves, and of each how
-many due members it leaves there, but for jobs of other queues, and how many of these are of no
-delayed job."""
+"""A field of a Timer's record among RQ's workers. It is JSON: the sets that the Timer serves, and
+for each the number of due members that it leaves (without jobs of other queues), and how many of
+these belong to no delayed job."""
 
 QUEUES: Final = "rq:queues"
 QUEUE: Final = "rq:queue:"
 WORKER: Final = "rq:worker:"
 WORKERS: Final = "rq:workers"
-"""RQ's own: the set of its queues, what the key of one begins with; the same of its workers."""
+"""RQ's own keys: the set of its queues, the start of a queue's key, and both for its workers."""
 
 GATE_WORKERS: Final = f"{WORKERS}:{GATE}"
 """RQ's set of the workers that read the gate: the Timers."""
 
 OVERDUE: Final = 1.0
-"""Seconds after which a job counts as overdue: a Timer at work needs less."""
+"""Seconds after which a job counts as overdue; a working Timer is faster."""
 
 
 class DelaySet(NamedTuple):
-    """One set, as it stands."""
+    """The state of one set."""
 
     key: str
     waiting: int
-    """Members that are not overdue."""
+    """Number of members that are not overdue."""
     overdue: int
     lateness: float
-    """Seconds by which the first is overdue that its Timers do not leave there; 0 if none is."""
+    """Seconds by which the first member is overdue, without those that Timers leave; 0 if none
+    is."""
     timers: int
-    """Live Timers that serve it."""
+    """Number of live Timers that serve it."""
     left: int
-    """Due members that its Timers leave there."""
+    """Number of due members that its Timers leave."""
     strange: int
-    """Those of them that neither bide nor delay-rq put there."""
+    """Number of these that neither bide nor delay-rq has added."""
 
 
 def look(client: redis.Redis) -> list[DelaySet]:
-    """All sets of delayed jobs that are not empty, or have a Timer.
+    """Return all sets of delayed jobs that are not empty or have a Timer.
 
-    They are those of the queues that RQ knows, those that a queue names itself, and those that a
-    Timer serves; last the list of the gate, if jobs stand there and no Timer is alive.
+    These are the sets of RQ's queues, sets that queues name, and sets that Timers serve. The list
+    of the gate is last, if it has jobs and no Timer is alive.
 
     Raises:
         redis.RedisError: as the client library has it; among others if this user may not ask.
@@ -87,16 +87,16 @@ def look(client: redis.Redis) -> list[DelaySet]:
     for place, (key, stays) in enumerate(left.items()):
         total, overdue, first = replies[3 * place : 3 * place + 3]
         alive = sum(key in timer for timer in timers)
-        if isinstance(total, int) and (total or alive):  # else it is a key of another program's
+        if isinstance(total, int) and (total or alive):  # otherwise it is a key of another program
             lateness = max(0.0, now - first[0][1]) if first else 0.0
             found.append(DelaySet(key, total - overdue, overdue, lateness, alive, *stays))
-    if isinstance(at_gate, int) and at_gate and not timers:  # any Timer opens it
+    if isinstance(at_gate, int) and at_gate and not timers:  # every Timer opens it
         found.append(DelaySet(f"{QUEUE}{GATE}", 0, at_gate, 0.0, 0, 0, 0))
     return found
 
 
 def _allowed(ask: Any) -> list[Any]:
-    """The replies of a pipeline; an error where another program uses a key."""
+    """Return the replies of a pipeline; an error for a key of another program."""
     replies: list[Any] = ask.execute(raise_on_error=False)
     for reply in replies:
         if isinstance(reply, redis.ResponseError) and not str(reply).startswith("WRONGTYPE"):
@@ -105,26 +105,26 @@ def _allowed(ask: Any) -> list[Any]:
 
 
 def _timers(ask: Any, workers: Iterable[bytes]) -> list[dict[str, tuple[int, int]]]:
-    """The sets of each live Timer: the record of one that died has expired."""
+    """Return the sets of each live Timer; records of dead Timers have expired."""
     for worker in workers:
         ask.hget(_text(worker), SETS_FIELD)
     found = []
     for record in _allowed(ask):
-        with suppress(AttributeError, TypeError, ValueError):  # none, or another program wrote it
+        with suppress(AttributeError, TypeError, ValueError):  # none, or of another program
             sets = json.loads(record).items()
             found.append({str(key): _numbers(*left) for key, left in sets})
     return found
 
 
 def _numbers(staying: Any, strange: Any) -> tuple[int, int]:
-    """What a Timer leaves in a set; raises ValueError if no Timer has written that."""
+    """Return what a Timer leaves in a set; raise ValueError if it is not from a Timer."""
     if not all(type(number) is int and 0 <= number < 2**32 for number in (staying, strange)):
         raise ValueError
     return staying, strange
 
 
 def _left(timers: Iterable[dict[str, tuple[int, int]]], key: str) -> tuple[int, int]:
-    """What the Timers leave in a set: as much as the one that knows of the most."""
+    """Return what the Timers leave in a set: the largest numbers of all Timers."""
     return max((timer[key] for timer in timers if key in timer), default=(0, 0))
 
 

@@ -1,17 +1,17 @@
-"""For tests of code that uses bide; with pytest, by the fixtures `bide_test` and `bide_eager`.
+"""Tools for tests of code that uses bide; for pytest, the fixtures `bide_test` and `bide_eager`.
 
-    with bide.testing.start() as bed:       a real server, the clock in the test's hand
+    with bide.testing.start() as bed:       # a real server, and a clock that the test moves
         checkout(order)
         bed.assert_enqueued(remind, order.id, delay="24h")
         bed.run(until="24h")
 
-    with bide.testing.eager():              no server: each job runs where it is enqueued
+    with bide.testing.eager():              # no server: each job runs inside its enqueue
         checkout(order)
 
-`bed` is what a test holds; `schedules` and `expect` are its parts that find and assert schedules
-and jobs. `runner` claims, runs and settles jobs, and holds the resources that they open. `eager`
-does without a server, and runs jobs by the same steps. The plugin of pytest is `_bide_pytest`;
-`bide.queue.binding` asks it for a permit.
+`bed` has the test bed and its assertions about schedules, and `expect` those about jobs. `runner`
+claims, runs and settles jobs, and holds their open resources. `eager` runs jobs by the same steps
+without a server. `_bide_pytest` is the plugin for pytest; `bide.queue.binding` asks it for
+permission to use a server.
 """
 
 from bide.testing.bed import TestBed, isolated_registry, start

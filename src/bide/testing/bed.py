@@ -1,7 +1,7 @@
-"""What a test holds: a server of its own, a clock it can move, and a worker it can run.
+"""The test bed: a server for tests, a clock that a test moves, and a worker that it runs.
 
-Workers set the schedules that decorators declare when they start. The bed does so when a test asks,
-or the schedules of all modules would fire in every test that moves the clock.
+Workers set declared schedules when they start. The bed sets them only when a test asks for it.
+Otherwise the schedules of all modules would fire in every test that moves the clock.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class KnownSchedule(NamedTuple):
     schedule: Schedule
     seal: Seal
     raw_body: bytes
-    """Of its jobs."""
+    """The stored body of its jobs."""
     is_stored: bool
 
     def body(self) -> Body:
-        """The task and the arguments of its jobs.
+        """Decode the task and the arguments of its jobs.
 
         Raises:
             PayloadError: they cannot be read.
@@ -75,7 +75,7 @@ class KnownSchedule(NamedTuple):
         return decode_body(self.raw_body, allow_pickle=signed)
 
     def line(self, now_us: int) -> str:
-        """The schedule, for people."""
+        """Describe the schedule for people."""
         schedule = self.schedule
         try:
             call = write_call(self.body())
@@ -91,7 +91,7 @@ class KnownSchedule(NamedTuple):
 
 
 class BedSchedules(Looking):
-    """What a test bed does with schedules."""
+    """The methods of a test bed for schedules."""
 
     def set_schedules(self, *tasks: Function | str) -> list[Schedule]:
         """Set the schedules that decorators declare, as a worker does when it starts.
@@ -256,7 +256,7 @@ class BedSchedules(Looking):
         return found
 
     def _foreseen(self, plan: ScheduleSpec) -> KnownSchedule:
-        """A schedule that is declared, as it would be if it were set now."""
+        """Return a declared schedule as if it were set now."""
         keys = keys_of(plan.queue.name, self.prefix)
         seal = Seal(config.signing_keys(), keys)
         draft = plan.draft(keys, seal)
@@ -298,7 +298,7 @@ class BedSchedules(Looking):
 def _timing(
     cron: str | None, tz: str | None, every: Duration | None, at: Sequence[datetime] | None
 ) -> tuple[Timing | None, str]:
-    """When a schedule is to fire, if that is said, and how to say it.
+    """Return the expected times of a schedule, if any, and their description.
 
     Raises:
         UsageError: two of `cron`, `every` and `at` are given, or one of them is invalid.
@@ -326,12 +326,12 @@ _server: Server | None = None
 
 
 def url() -> str:
-    """The server's address.
+    """Return the URL of the tests' server.
 
     Each process has a server of its own, so that tests may run in several (pytest-xdist).
 
     Raises:
-        ServerNotFound: there is none to start; the message says how to get one.
+        ServerNotFound: there is no server to start; the message says how to get one.
         ServerError: it did not start.
     """
     global _server
@@ -343,14 +343,14 @@ def url() -> str:
 
 
 LIMIT: Final = 1_000
-"""Runs in one `run()`; more are taken for a task that enqueues itself without end."""
+"""Maximum runs in one `run()`, to detect a task that enqueues itself without end."""
 
 _lock = threading.Lock()
 _opened: TestBed | None = None
 
 
 class TestBed(BedSchedules):
-    """While it is open, every queue of the process is on the tests' own server.
+    """A test bed: while it is open, every queue of the process uses the tests' own server.
 
     This includes queues that were created before, also queues with their own URL and prefix. Each
     bed has a prefix of its own, so it starts empty. Its clock advances as usual, and also when the

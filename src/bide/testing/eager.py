@@ -1,8 +1,8 @@
-"""Eager mode: no server; a job runs where it is enqueued, and its enqueue returns when it has.
+"""Eager mode: without a server, each job runs inside its enqueue.
 
-All that a worker does with a job is done: arguments are encoded, decoded and become what the
-annotations say, resources are handed in, middlewares and callbacks run, the result is encoded. What
-needs a later or an elsewhere is not: delays are ignored, and so are retry policies.
+A run has all steps of a worker: arguments are encoded, decoded and converted to the annotated
+types, resources are injected, middlewares and callbacks run, and the result is encoded. Delays and
+retry policies are ignored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from bide.worker.running_job import RunningJob
 
 
 class FakeQueue:
-    """The jobs of one queue, and the answers of its server."""
+    """The jobs of one queue, with the replies that a server would give."""
 
     def __init__(self, request_cancel: Callable[[str], None]) -> None:
         """Set up; `request_cancel` asks a running job to end."""
@@ -72,7 +72,7 @@ class FakeQueue:
         }
 
     def answer(self, command: Command[Any]) -> Any:
-        """The result of a command; an error in its place if only a server could run it."""
+        """Return the result of a command, or an error if only a server could run it."""
         answer = self._answers.get(command.script)
         if answer is None:
             return UsageError(
@@ -115,7 +115,7 @@ class FakeQueue:
         )
 
     def _await_end(self, id: str, _for_us: int) -> str | JobWaitTimeout:
-        """How a job has ended; an error for one that has not: no other process will end it."""
+        """Return how a job has ended; raise if it has not, because no other process will run it."""
         job = self.jobs.get(id)
         if job is None:
             return "gone"
@@ -156,18 +156,18 @@ class FakeQueue:
 
 
 _NOWHERE: Final = "unix:///bide.testing.eager"
-"""No server is there: clients take a URL, and these answer before they would connect."""
+"""A URL without a server, for clients that never connect."""
 
 
 class EagerClient(blocking.Client):
-    """Answers for the jobs of one queue, without a server."""
+    """A client for the jobs of one queue, without a server."""
 
     def __init__(self, queue: FakeQueue) -> None:
         super().__init__(_NOWHERE)
         self._queue = queue
 
     def attempt_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """The answers, or what stands in the place of each."""
+        """Return the results, or an error in place of each."""
         return [self._queue.answer(command) for command in commands]
 
     def waiting_for(self, channel: str, text: str) -> Any:
@@ -204,7 +204,7 @@ _LEASE_US: Final = 1_000_000
 
 
 class Eager:
-    """While it is open, every enqueue of the process runs its job before it returns.
+    """Eager mode: while it is open, every enqueue of the process runs its job before it returns.
 
     Without a running event loop, jobs run in the calling thread. An awaited enqueue awaits
     coroutines in its own event loop, and calls plain functions in a thread, as a worker does. If a
@@ -237,7 +237,7 @@ class Eager:
         for loop, runner in self._runners.items():
             if runner.is_idle or loop.is_closed():
                 continue
-            if loop.is_running():  # in another thread, or nothing would be open
+            if loop.is_running():  # in another thread, otherwise no resource would be open
                 asyncio.run_coroutine_threadsafe(runner.close(), loop).result()
             else:
                 loop.run_until_complete(runner.close())
@@ -260,14 +260,14 @@ class Eager:
         leave_overridden()
         outside_of_loops(self._runner.close)
 
-    # -- what queues ask of their fake server (`bide.queue.binding`)
+    # -- the fake server of queues (`bide.queue.binding`)
 
     def blocking(self, queue: str) -> blocking.Client:
-        """What answers a blocking queue."""
+        """Return the client of a blocking queue."""
         return EagerClient(self._queues[queue])
 
     def awaited(self, queue: str) -> aio.AsyncClient:
-        """What answers an awaited queue."""
+        """Return the client of an awaited queue."""
         return EagerAsyncClient(self._queues[queue])
 
     def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
@@ -285,7 +285,7 @@ class Eager:
         return await self._run_all(keys, jobs, runner)
 
     def _enqueue_apart(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
-        """On a runner of its own, because the one there is may be what waits for these jobs."""
+        """Run jobs on another runner, because the present one may wait for these jobs."""
         runner = Runner()
         try:
             return runner.play(self._run_all(keys, jobs, runner))
@@ -311,7 +311,7 @@ class Eager:
     # -- one job
 
     def _begin(self, keys: Keys, job: Prepared) -> tuple[Receipt, RunningJob | None]:
-        """Note a job that is to run; no run if its id is known, or it does not run now."""
+        """Record a job and return its run; None if its id is known, or it does not run now."""
         queue = self._queues[keys.queue or ""]
         if job.id in queue.jobs:
             return Receipt(job.id, 0, "duplicate"), None
@@ -387,7 +387,7 @@ class Eager:
         return State.ACTIVE, None
 
     def _end(self, run: RunningJob, job_run: JobRun) -> BaseException | None:
-        """Note how a run ended; return what the enqueue raises, if anything."""
+        """Record the end of a run; return the error that the enqueue raises, if any."""
         id, queue = run.claimed.id, self._queues[run.queue_state.queue]
         self._running.pop(id, None)
         ended = job_run.ended
@@ -431,13 +431,13 @@ def _now_us() -> int:
 
 
 def _when(text: str, now_us: int) -> int:
-    """As `lua/include/due_time.lua` reads it."""
+    """Parse a due time as `lua/include/due_time.lua` does."""
     us = int(text[1:])
     return now_us + us if text[0] == "+" else max(us, now_us)
 
 
 def _notes(run: RunningJob, now_us: int, error: bytes) -> bytes:
-    """What the job said of itself and how it ended, as `bide.model.history` reads it."""
+    """Return the notes of the job and its end, in the form that `bide.model.history` reads."""
     lines = [f"{said.kind} {now_us} ".encode() + said.text for said in run.queue_state.notes]
     if error:
         lines.append(f"E 1 {run.claimed.token} {now_us} {WORKER} ".encode() + error)

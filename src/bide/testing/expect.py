@@ -1,9 +1,9 @@
-"""A job as a test sees it, compared with what the test expects; if it differs, what there is.
+"""Jobs as tests see them, and assertions about them, whose errors list all jobs.
 
-`JobSeen` is a value without verbs, the same in blocking and in awaited code.
+`JobSeen` is a value without methods that change it, for blocking and awaited code.
 
-Arguments are compared as the queue's encoding carries them, so that a dataclass equals what it
-was enqueued as, and one given by name equals the same given by position.
+Arguments are compared in their encoded form. So a dataclass equals its stored form, and an argument
+by name equals the same argument by position.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class JobSeen(JobView[Any]):
 
     @property
     def call(self) -> str:
-        """The task and its arguments, as Python writes a call."""
+        """The task and its arguments, as a call in Python."""
         try:
             return write_call(self._body())
         except PayloadError:
@@ -83,7 +83,7 @@ class JobSeen(JobView[Any]):
 
 
 def write_call(body: Body) -> str:
-    """A body as Python writes a call."""
+    """Format a body as a call in Python."""
     named = [f"{name}={value!r}" for name, value in body.kwargs.items()]
     return f"{body.task}({', '.join([*map(repr, body.args), *named])})"
 
@@ -97,11 +97,11 @@ class Store:
     def __init__(self, url: str, prefix: str) -> None:
         self._redis: Any = redis.Redis.from_url(url)
         self._prefix = prefix
-        self._clock = f"{prefix}:test_clock"  # as `clock_shared.lua` has it
+        self._clock = f"{prefix}:test_clock"  # the key of `clock_shared.lua`
         self._holds = False
 
     def now_us(self) -> int:
-        """What the scripts take for now."""
+        """Return the present time of the scripts."""
         pipe = self._redis.pipeline(transaction=True)
         pipe.time()
         pipe.hmget(self._clock, "offset_us", "held_us")
@@ -110,7 +110,7 @@ class Store:
         return int(held_us) if held_us else real_us + int(offset_us or 0)
 
     def advance(self, us: int) -> None:
-        """Move the clock of all queues, and have a worker of each look again."""
+        """Move the clock of all queues, and wake up a worker of each."""
         self._redis.hincrby(self._clock, "held_us" if self._holds else "offset_us", us)
         for name in self._redis.hkeys(keys_of(None, self._prefix)["queues"]):
             wake = keys_of(name.decode(), self._prefix)["wake"]
@@ -118,12 +118,12 @@ class Store:
                 self._redis.lpush(wake, "-")
 
     def hold(self) -> None:
-        """Stop the clock: from here on it moves by `advance` alone."""
+        """Stop the clock, so that only `advance` moves it."""
         self._redis.hset(self._clock, "held_us", self.now_us())
         self._holds = True
 
     def release(self) -> None:
-        """Let the clock run on, from where it stands."""
+        """Let the clock continue from its present time."""
         held_us = self.now_us()
         seconds, micros = self._redis.time()
         pipe = self._redis.pipeline(transaction=True)
@@ -133,17 +133,17 @@ class Store:
         self._holds = False
 
     def expires_us(self, keys: Keys) -> int:
-        """When the next job of a queue may expire; 0 where none does."""
+        """Return when the next job of a queue may expire; 0 if there is none."""
         first = self._redis.zrange(keys["expiring"], 0, 0, withscores=True)
         return int(first[0][1]) if first else 0
 
     def scheduled(self, keys: Keys, name: str) -> bytes:
-        """The stored body of the jobs of a schedule; empty where there is none."""
+        """Return the stored body of the jobs of a schedule; empty if there is none."""
         body: bytes | None = self._redis.hget(keys["scheduled"], name)
         return body or b""
 
     def wipe(self) -> None:
-        """Remove every key of the prefix, and let go of the server."""
+        """Remove every key of the prefix, and close the connections."""
         found = self._redis.scan_iter(match=f"{self._prefix}:*", count=_BATCH)
         keys = list(found)
         for i in range(0, len(keys), _BATCH):
@@ -159,7 +159,7 @@ class DjangoTask(Protocol):
 
     @property
     def func(self) -> Callable[..., Any]:
-        """The function that it runs."""
+        """The function of the task."""
         ...
 
 
@@ -196,7 +196,7 @@ T = TypeVar("T")
 
 
 class Due(NamedTuple):
-    """When a job is expected to be due, in microseconds since 1970."""
+    """The expected due time of a job, in microseconds since 1970."""
 
     first_us: int
     last_us: int
@@ -204,7 +204,7 @@ class Due(NamedTuple):
 
 
 class ExpectedCall:
-    """A call of a task that a test expects."""
+    """An expected call of a task."""
 
     def __init__(
         self,
@@ -213,10 +213,10 @@ class ExpectedCall:
         kwargs: Mapping[str, Any],
         is_any: bool,
     ) -> None:
-        """Note what is expected; if `is_any`, any arguments do.
+        """Record the expected call; with `is_any`, all arguments match.
 
         Raises:
-            UsageError: no job can be of this task, or have these arguments.
+            UsageError: no job can have this task or these arguments.
         """
         self.task: Final = task_name(task)
         self._args = with_owner(task, args)
@@ -232,10 +232,10 @@ class ExpectedCall:
         return f"{self.task}(...)" if self._any else what
 
     def fits(self, read: Callable[[], Body]) -> bool:
-        """Whether the call that `read` reads has the arguments that are expected.
+        """Whether the call that `read` returns has the expected arguments.
 
         Raises:
-            PayloadError: no job of that queue can have the arguments expected.
+            PayloadError: no job of that queue can have the expected arguments.
         """
         if self._any:
             return True
@@ -248,19 +248,19 @@ class ExpectedCall:
         return self._named(stored) == self._named(carried)
 
     def _named(self, body: Body) -> tuple[dict[str, Any], list[Any]]:
-        """The arguments by name, and those that have none."""
+        """Return the arguments by name, and those without a name."""
         named = dict(zip(self._names, body.args, strict=False))
         return {**named, **body.kwargs}, list(body.args[len(self._names) :])
 
 
 def in_a_row(*parts: str) -> str:
-    """The parts that there are, as a sentence has them in its middle."""
+    """Join the non-empty parts for the middle of a sentence."""
     present = [part for part in parts if part]
     return ", ".join(present) + ("," if len(present) > 1 else "")
 
 
 def listing(jobs: Sequence[JobSeen], now_us: int) -> str:
-    """All jobs and the state of each, for people."""
+    """List all jobs with their states for people."""
     finished = [job for job in jobs if job.status in FINISHED]
     enqueued = [job for job in jobs if job.status not in FINISHED]
     lines = ["Enqueued:", *_lines(enqueued, now_us)] if enqueued else ["Nothing is enqueued."]
@@ -274,7 +274,7 @@ def _lines(jobs: Sequence[JobSeen], now_us: int) -> list[str]:
 
 
 def first_of(some: Sequence[T], line: Callable[[T], str]) -> list[str]:
-    """A line for each of some, or of the first 20 and how many more there are."""
+    """Return a line for each of up to 20 objects, and the number of others."""
     lines = [line(one) for one in some[:_SHOWN]]
     if len(some) > _SHOWN:
         lines.append(f"  and {len(some) - _SHOWN} more")
@@ -282,7 +282,7 @@ def first_of(some: Sequence[T], line: Callable[[T], str]) -> list[str]:
 
 
 def _state(job: JobSeen, now_us: int) -> str:
-    """The state of a job, and when it is due if it is to run yet."""
+    """Describe the state of a job, and its due time if it has not run yet."""
     state, ahead_us = job.status, job.due_us - now_us
     if state == State.BLOCKED:
         after = f", then {words_for(ahead_us)}" if ahead_us > 0 else ""
@@ -293,7 +293,7 @@ def _state(job: JobSeen, now_us: int) -> str:
 
 
 def words_for(ahead_us: int) -> str:
-    """When something is due, as seen from now."""
+    """Describe a due time relative to now."""
     return "due now" if ahead_us <= 0 else f"due in {describe(ahead_us / 1e6)}"
 
 
@@ -302,7 +302,7 @@ _ON_THE_WAY: Final = (State.BLOCKED, State.DELAYED, State.WAITING, State.ACTIVE)
 
 
 class Looking:
-    """What a test bed does with the jobs that are there."""
+    """The methods of a test bed for jobs."""
 
     def __init__(self, prefix: str, client: blocking.Client, store: Store) -> None:
         self.prefix: Final = prefix
@@ -414,7 +414,7 @@ class Looking:
         within: Duration,
         queue: Queue | AsyncQueue | str | None,
     ) -> tuple[str, list[JobSeen]]:
-        """What is expected, in words, and the jobs that are as expected."""
+        """Return the description of the expected call, and the matching jobs."""
         on = queue.name if isinstance(queue, Queue | AsyncQueue) else queue
         jobs, due = self.enqueued(task), self._due(delay, at, within)
         call = ExpectedCall(known_task(task), args, kwargs, not args and not kwargs)
@@ -438,7 +438,7 @@ class Looking:
             return None
         delay_us = delay_to_us(delay)
         due_us = self._store.now_us() + delay_us
-        taken_us = round((time.monotonic() - self._opened_at) * 1e6)  # as other clocks have it
+        taken_us = round((time.monotonic() - self._opened_at) * 1e6)  # on another clock
         return Due(due_us - within_us - taken_us, due_us + within_us, words_for(delay_us))
 
     def _listing(self) -> str:
@@ -455,7 +455,7 @@ class Looking:
         found: list[JobSeen] = []
         for keys in self._queues():
             seal = Seal(config.signing_keys(), keys)
-            # In the order of their lives: a job that moves on meanwhile is seen twice, not never.
+            # In the order of states: a job whose state changes meanwhile is read twice, not missed.
             ids = dict.fromkeys(id for state in states for id in self._ids(keys, state))
             for snapshots in self._client.run_many(job_commands.fetch_many(keys, list(ids))):
                 found += [JobSeen(seal, snapshot) for snapshot in snapshots if snapshot]
@@ -463,7 +463,7 @@ class Looking:
         return sorted(jobs, key=lambda job: (job.status == State.BLOCKED, job.due_us, job.id))
 
     def _queues(self) -> list[Keys]:
-        """The queues that hold jobs; a delay queue holds data."""
+        """Return the queues that hold jobs, without delay queues."""
         names = self._client.run(queue_commands.queues(keys_of(None, self.prefix)))
         queues = [keys_of(name, self.prefix) for name in names]
         counts = self._client.run_many([job_commands.counts(keys) for keys in queues])

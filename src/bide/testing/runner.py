@@ -1,15 +1,16 @@
-"""Where a test's jobs run: an event loop, a thread, and the resources that are open there.
+"""Runs the jobs of tests: in an event loop or a thread, with open resources.
 
-Without an event loop, plain functions run in the calling thread, so that what belongs to that
-thread (a database transaction, say) is theirs too, and coroutines in a loop that exists for them.
-Under an event loop, coroutines run in it, and plain functions in threads, as in a worker.
+Without a running event loop, plain functions run in the calling thread, so that they share what
+belongs to that thread (a database transaction, for instance), and coroutines run in an event loop
+of their own. In a running event loop, coroutines run in it, and plain functions in threads, as in a
+worker.
 
-Arguments are decoded and become what the annotations say, resources are handed in, middlewares and
-callbacks run, the result is encoded. Two things are not as in a worker: whatever module a task is
-in is served, and a plain function is not bounded by its time-out.
+Arguments are decoded and converted to the annotated types, resources are injected, middlewares and
+callbacks run, and the result is encoded. Two things differ from a worker: tasks of all modules are
+served, and a plain function has no time-out.
 
-It claims and settles as every worker does. Between two jobs it may move the clock on to the next
-due time, so that a chain of delayed jobs plays out in the order and at the times that it would.
+It claims and settles as a worker does. Between two jobs it may move the clock to the next due time,
+so that a chain of delayed jobs runs in the right order and at the right times.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ T = TypeVar("T")
 
 
 Caught = tuple[Any, BaseException | None]
-"""What a job's own code returned, and what it raised instead."""
+"""The result of a job's code, or the error that it raised."""
 
 
 def catch(function: Callable[..., Any], *args: Any) -> Caught:
-    """Call a job's own code; only what is meant for the test passes."""
+    """Call a job's code; only errors for the test, such as KeyboardInterrupt, pass."""
     try:
         return function(*args), None
     except KeyboardInterrupt:
@@ -66,7 +67,7 @@ def catch(function: Callable[..., Any], *args: Any) -> Caught:
 
 
 async def catch_async(coroutine: Coroutine[Any, Any, Any]) -> Caught:
-    """Await a job's own code, in a task of its own; only what is meant for the test passes."""
+    """Await a job's code in a task of its own; only errors for the test pass."""
     task = asyncio.current_task()
     try:
         return await coroutine, None
@@ -81,10 +82,10 @@ async def catch_async(coroutine: Coroutine[Any, Any, Any]) -> Caught:
 
 
 class AsyncRunner:
-    """The event loop that runs now."""
+    """Runs jobs in the running event loop."""
 
     def __init__(self, opens_nothing: str = "") -> None:
-        """Set up; `opens_nothing` says why resources cannot be opened here, if they cannot."""
+        """Set up; `opens_nothing` is the reason if resources cannot be opened here."""
         self.lifespan = Lifespan()
         self._opens_nothing = opens_nothing
         self._loop = asyncio.get_running_loop()
@@ -95,11 +96,11 @@ class AsyncRunner:
 
     @property
     def inner(self) -> AsyncRunner:
-        """Where resources are open: here."""
+        """The runner that holds the resources: this one."""
         return self
 
     async def call(self, context: Context, function: Callable[[Wait], T]) -> T:
-        """Call a plain function in a thread; it is given what waits for coroutines there."""
+        """Call a plain function in a thread, with a function that waits for coroutines."""
         wait = from_thread(self._loop)
         return await self._loop.run_in_executor(None, lambda: context.run(function, wait))
 
@@ -115,7 +116,7 @@ class AsyncRunner:
         """Open these resources and what they need.
 
         Raises:
-            UsageError: none can be opened here.
+            UsageError: resources cannot be opened here.
         """
         if self._opens_nothing:
             raise UsageError(self._opens_nothing)
@@ -123,11 +124,11 @@ class AsyncRunner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to close."""
+        """Whether no resource is open."""
         return self._owner is None
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close the open resources."""
         if self._owner is not None:
             await self._keep(self.lifespan.close())
             self._owner.cancel()
@@ -135,7 +136,7 @@ class AsyncRunner:
             self._owner = None
 
     async def _keep(self, order: Coroutine[Any, Any, None]) -> None:
-        """Have one task open and close everything: a cancel scope must be left where entered."""
+        """Let one task open and close everything: a cancel scope must be left in its own task."""
         if self._owner is None:
             self._owner = self._loop.create_task(self._serve())
         done: asyncio.Future[None] = self._loop.create_future()
@@ -157,7 +158,7 @@ class AsyncRunner:
 
 
 class Runner:
-    """This thread, and an event loop for the coroutines that it waits for."""
+    """Runs jobs in this thread, with an event loop for coroutines."""
 
     def __init__(self) -> None:
         self._event_loop = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -166,7 +167,7 @@ class Runner:
 
     @property
     def inner(self) -> AsyncRunner:
-        """Where resources are open: in the event loop."""
+        """The runner that holds the resources: the one in the event loop."""
         if self._inner is None:
             self._inner = self._event_loop.run(_make())
         return self._inner
@@ -174,7 +175,7 @@ class Runner:
     def play(self, steps: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that awaits only `call` and `wait`, which never suspend it here.
 
-        So no event loop runs in this thread while the job's plain functions do. Threads take turns.
+        So no event loop runs in this thread during the job's plain functions. Threads take turns.
         """
         __tracebackhide__ = True
         with self._lock:
@@ -185,7 +186,7 @@ class Runner:
             raise AssertionError("a step was suspended")
 
     async def call(self, context: Context, function: Callable[[Wait], T]) -> T:
-        """Call a plain function; it is given what waits for coroutines."""
+        """Call a plain function, with a function that waits for coroutines."""
         return context.run(function, self._wait)
 
     async def wait(self, context: Context, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -196,7 +197,7 @@ class Runner:
         return self._event_loop.run(coroutine, context=copy_context())
 
     def close(self) -> None:
-        """Close what is open, then the event loop."""
+        """Close the open resources, then the event loop."""
         if self._inner is not None:
             self._event_loop.run(self._inner.close())
         self._event_loop.close()
@@ -224,14 +225,14 @@ def outside_of_loops(function: Callable[[], T]) -> T:
 
 
 WORKER: Final = "bide-testing"
-"""The worker's name, as jobs see it."""
+"""The name of the worker for jobs."""
 
 
 class Everything(TaskRegistry):
     """Serves the module of any task: tests do not check which modules a worker serves."""
 
     def find(self, name: str) -> Target:
-        """What a name leads to; raises as `Served.find` does."""
+        """Return the task of a name; raises as `TaskRegistry.find` does."""
         try:
             return super().find(name)
         except TaskNotFound:
@@ -246,7 +247,7 @@ class Everything(TaskRegistry):
 
 
 class JobRun(NamedTuple):
-    """How a run ended."""
+    """The result of a run."""
 
     ended: Ended
     error: BaseException | None
@@ -255,7 +256,7 @@ class JobRun(NamedTuple):
 async def run_job(
     run: RunningJob, served: TaskRegistry, runner: Runner | AsyncRunner, *, retries: bool = True
 ) -> JobRun:
-    """Run a job, with the resources of a runner; without `retries`, any error is the last."""
+    """Run a job with the resources of a runner; without `retries`, an error is final."""
     context = copy_context()
     value: Any = None
     error: BaseException | None = None
@@ -273,7 +274,7 @@ async def run_job(
             error = refused
     if call is None:
         context.run(enter, run.job or run.as_job())
-        run.missing = ""  # no other worker could have the code, so do not wait for one
+        run.missing = ""  # there is no other worker that may have the code
     elif call.target.is_async:
         value, error = await runner.wait(context, catch_async(_in_time(run, call)))
     else:
@@ -301,11 +302,11 @@ async def _in_time(run: RunningJob, call: Invocation) -> Any:
 
 
 _LEASE_US: Final = 3_600_000_000
-"""So long that a debugger may stop in a job."""
+"""A long lease, so that a debugger may stop in a job."""
 
 
 class Work:
-    """What is left to do, job by job."""
+    """Claims the remaining jobs one by one."""
 
     def __init__(
         self, client: blocking.Client, store: Store, prefix: str, until_us: int | None, limit: int
@@ -324,10 +325,10 @@ class Work:
         self._queue_states: dict[str, QueueState] = {}
 
     def next(self) -> RunningJob | None:
-        """The next job, claimed; None when nothing is left to do.
+        """Claim and return the next job; None if there are no more.
 
         Raises:
-            UsageError: there has been more to do than the limit allows.
+            UsageError: there were more jobs than the limit.
         """
         while True:
             run, next_us = self._claim_next()
@@ -344,14 +345,14 @@ class Work:
     def look(self) -> None:
         """Fire the schedules whose time has come, and cancel jobs that have expired; run nothing.
 
-        Any worker does this when it claims. It has to be asked for where none runs.
+        A worker does this when it claims. A test bed has no worker, and calls this instead.
         """
         for due in self._queues():
             if due.passes_us <= due.now_us:
                 self._claim(due.queue_state, 0)
 
     def settle(self, run: RunningJob, job_run: JobRun) -> JobSeen | None:
-        """Tell the server how a run ended; the job afterwards, None if it is no more."""
+        """Record the outcome of a run; return the job, or None if it no longer exists."""
         queue_state, claimed = run.queue_state, run.claimed
         # One after another: of calls that share a round trip, one whose script the server does not
         # have yet runs last.
@@ -366,7 +367,7 @@ class Work:
         return seen
 
     def leave(self) -> None:
-        """Have the server forget this worker."""
+        """Remove this worker from the server."""
         leaving = [
             worker_leave(queue_state.keys, self._worker)
             for queue_state in self._queue_states.values()
@@ -374,10 +375,10 @@ class Work:
         self._client.run_many(leaving)
 
     def _claim_next(self) -> tuple[RunningJob | None, float]:
-        """The next job, claimed; or None, and when there is something to do next.
+        """Claim and return the next job; otherwise None, and when there may be one.
 
-        A claim also does what is to be done beside running jobs. So where no queue has a job that
-        may run, all of them have been claimed from, until nothing is left for them to do.
+        A claim also fires schedules and expires jobs. So if no queue has a job that may run, all
+        queues are claimed from until nothing is left to do.
         """
         while True:
             next_us, again = math.inf, False
@@ -386,7 +387,7 @@ class Work:
                 again = again or told
                 for claimed in claim.jobs:
                     return self._begun(due.queue_state, claimed), next_us
-                # Where something is due that may not run yet, the claim knows when it may.
+                # If a due job may not run yet, the claim returns when it may.
                 at_us = due.at_us if due.at_us > due.now_us else claim.deadline_us or math.inf
                 next_us = min(next_us, at_us)
             if not again:
@@ -400,7 +401,7 @@ class Work:
         return RunningJob(queue_state, claimed, self._sent, lambda: None)
 
     def _claim(self, queue_state: QueueState, count: int) -> tuple[Claim, bool]:
-        """Claim until there is a job, or nothing more; whether another queue was told something."""
+        """Claim until there is a job or nothing left; return whether a message was delivered."""
         delivered = False
         while True:
             self._sent = time.monotonic()
@@ -417,7 +418,7 @@ class Work:
                 return claim, delivered and not claim.post
 
     def _deliver(self, keys: Keys) -> None:
-        """Tell other queues how jobs have ended that theirs depend on, as a worker does."""
+        """Deliver the outcomes of parents to other queues, as a worker does."""
 
         async def deliver() -> None:
             client = aio.AsyncClient(self._client.url, clock=SHARED_CLOCK)
@@ -432,7 +433,7 @@ class Work:
             runner.run(deliver())
 
     def _queues(self) -> list[_Due]:
-        """The queues that hold jobs, and when there is something to do in each."""
+        """Return the queues that hold jobs, and when there is something to do in each."""
         for name in self._client.run(queue_commands.queues(keys_of(None, self._prefix))):
             if name not in self._queue_states:
                 keys = keys_of(name, self._prefix)
@@ -472,11 +473,11 @@ class _Due(NamedTuple):
     queue_state: QueueState
     now_us: int
     at_us: float
-    """When its next job is due, or the time passes that `passes_us` says; infinite for never."""
+    """When its next job is due, or `passes_us` has passed; infinite for never."""
     passes_us: float
     """When its next schedule fires, or its next job may expire; infinite for never."""
 
 
 def _first(*times_us: float) -> float:
-    """The first of some times, of which 0 stands for never."""
+    """Return the earliest of some times; 0 stands for never."""
     return min((at_us for at_us in times_us if at_us), default=math.inf)

@@ -1,9 +1,9 @@
-"""What the page, the JSON API and `bide top` show: functions from a site and what was asked for.
+"""The data of the dashboard, its JSON API and `bide top`: functions of a site and parameters.
 
-Each returns plain values, as JSON has them: moments in ISO 8601 and UTC, times in seconds. If a
-parameter is invalid or missing, it raises `UsageError`. If what a parameter names does not exist or
-is not shown, it raises `NotFound`, `JobNotFound` or `ScheduleNotFound`. To add a page is to add a
-line to `READS`, and a template of the same name.
+Each function returns plain values as in JSON: moments in ISO 8601 and UTC, durations in seconds. It
+raises `UsageError` if a parameter is invalid or missing. It raises `NotFound`, `JobNotFound` or
+`ScheduleNotFound` if a parameter names something that does not exist or is not shown. A new page
+needs a line in `READS`, and a template of the same name.
 """
 
 from __future__ import annotations
@@ -32,4 +32,4 @@ READS: Final[dict[str, Read]] = {
     "workers": queues.workers,
     "outbox": queues.outboxes,
 }
-"""Every read, by the name that stands in its address."""
+"""The function for each name in an address."""

@@ -1,4 +1,4 @@
-"""A server and a prefix, as views and commands ask them: its queues, jobs, schedules and workers.
+"""The site that views and commands read: queues, jobs, schedules and workers of one prefix.
 
 `AsyncSite` is for the dashboard, its JSON and `bide top`. `make format` writes `_sync.py` from this
 module, for all other commands.
@@ -29,7 +29,7 @@ from bide.views.params import NotFound
 from bide.worker.relay import OutboxLike
 
 PATIENCE: Final = 2.0
-"""Seconds for which a call is repeated when the connection breaks: someone waits for the page."""
+"""Seconds for which a call is retried after a connection error; short, because a user waits."""
 
 
 def _no_queue_here(name: str, there: Sequence[str], where: str) -> str:
@@ -37,7 +37,7 @@ def _no_queue_here(name: str, there: Sequence[str], where: str) -> str:
 
 
 class AsyncSite(AsyncReader):
-    """A server and a prefix; of it all queues, or some."""
+    """A server and a prefix, with all queues or some of them."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class AsyncSite(AsyncReader):
     ) -> None:
         """Set up; nothing is sent yet.
 
-        `no_queue` writes the sentence for a name that is not among those of the queues there are.
+        `no_queue` returns the sentence for a queue that does not exist.
         """
         client = aio.AsyncClient(url, retry_for=retry_for)
         prefix = check_name(resolve_prefix(prefix), "prefix")
@@ -61,13 +61,13 @@ class AsyncSite(AsyncReader):
         self._no_queue = no_queue
         self._queues: dict[str, AsyncQueue] = {}
         self.outboxes: dict[str, OutboxLike] = {}
-        """By name; only the dashboard shows them."""
+        """The outboxes by name; only the dashboard shows them."""
         self._only = None if queues is None else {check_name(q, "queue name") for q in queues}
         self.everywhere: Final = keys_of(None, self.prefix)
-        """The keys that are no queue's own."""
+        """The keys that belong to no queue."""
 
     def queue(self, name: str) -> AsyncQueue:
-        """A queue by name, whether it was ever used or not."""
+        """Return a queue by name, even if it was never used."""
         if name not in self._queues:
             self._queues[name] = AsyncQueue(
                 name, url=self.client.url, prefix=self.prefix, retry_for=self._retry_for
@@ -75,12 +75,12 @@ class AsyncSite(AsyncReader):
         return self._queues[name]
 
     async def queues(self) -> list[str]:
-        """The names of the queues that were ever used, and are shown."""
+        """Return the names of the queues that were ever used and are shown."""
         names = await self.client.run(queue_commands.queues(self.everywhere))
         return [name for name in names if self._only is None or name in self._only]
 
     async def known(self, names: Iterable[str]) -> list[str]:
-        """Those names, each once; all queues if none is given. Each must exist and be shown."""
+        """Check that queues exist and are shown; return each name once, or all queues for none."""
         there = await self.queues()
         wanted = list(dict.fromkeys(names))
         for name in wanted:
@@ -89,14 +89,14 @@ class AsyncSite(AsyncReader):
         return wanted or there
 
     async def one(self, name: str) -> str:
-        """The queue of that name, which must exist and be shown."""
+        """Return the queue of this name, which must exist and be shown."""
         if not name:
             raise UsageError("Which queue? Give its name as q=.")
         (found,) = await self.known([name])
         return found
 
     async def workers(self, jobs: int = MOST_DOING) -> list[WorkerInfo]:
-        """The workers that live or hold a job, and serve what is shown; names `jobs` of each."""
+        """Return the workers of shown queues that live or hold a job, with `jobs` jobs of each."""
         seen = await self.client.run(queue_commands.workers(self.everywhere))
         held = await self.client.attempt_many(queue_commands.ask(seen, self.prefix, jobs))
         seen = queue_commands.tell(seen, held)
@@ -105,10 +105,10 @@ class AsyncSite(AsyncReader):
         return [self._of_shown(one) for one in seen if self._only.intersection(one.about.queues)]
 
     async def pause_worker(self, name: str, paused: bool) -> None:
-        """Ask a worker to claim nothing, or to claim again.
+        """Ask a worker to pause or to resume.
 
         Raises:
-            NotFound: no such worker lives, or it serves nothing that is shown.
+            NotFound: there is no such live worker, or it serves no shown queue.
             UsageError: it also serves queues that are not shown.
         """
         seen = await self.client.run(queue_commands.workers(self.everywhere))
@@ -127,7 +127,7 @@ class AsyncSite(AsyncReader):
             raise NotFound(f"The worker {short_id(name)!r} has stopped already.")
 
     def _of_shown(self, worker: WorkerInfo) -> WorkerInfo:
-        """A worker without what it does for queues that are not shown."""
+        """Return a worker without its jobs of queues that are not shown."""
         only, about = self._only or (), worker.about
         shown = msgspec.structs.replace(
             about,
@@ -141,7 +141,7 @@ class AsyncSite(AsyncReader):
     async def next_due(
         self, queues: Sequence[str], ids: Iterable[tuple[int, str, str]]
     ) -> list[FoundJob]:
-        """Return the jobs that exist, of moments, ids and queues, in the order of the moments."""
+        """Return the existing jobs of these moments, ids and queues, ordered by moment."""
         found = [
             FoundJob(name, snapshot)
             for name in queues
@@ -151,7 +151,7 @@ class AsyncSite(AsyncReader):
         return sorted(found, key=lambda seen: (seen.snapshot.due_us, seen.id))
 
     async def reasons(self, found: Sequence[FoundJob]) -> list[list[Reason]]:
-        """Why each has not run; what all of them need is read once. Nothing for those that have."""
+        """Return why each job does not run, with shared reads; nothing for jobs that have run."""
         pending = {seen.queue for seen in found if seen.has_not_begun}
         if not pending:
             return [[] for _ in found]
@@ -164,7 +164,7 @@ class AsyncSite(AsyncReader):
         ]
 
     async def schedules(self, queue: str, most: int | None = None) -> SchedulePage:
-        """The schedules of a queue, `most` at most."""
+        """Return up to `most` schedules of a queue."""
         pages = [await self.client.run(read_page(self.keys(queue), "0"))]
         while pages[-1].cursor != "0" and (most is None or len(by_name(pages)) < most):
             pages.append(await self.client.run(read_page(self.keys(queue), pages[-1].cursor)))

@@ -1,4 +1,4 @@
-"""What is known of a job: for tables, and as JSON has it; and what is hidden of its payload."""
+"""The data of a job for tables and JSON, and the masks of its payload."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from bide.views.params import did_you_mean, moment_json, report
 log: Final = logging.getLogger(__name__)
 
 REMARK: Final = 200
-"""Characters of an error that a list shows, even where lines have no end."""
+"""Maximum characters of an error in a list."""
 
 
 def cut(text: str, most: int, end: str = "…") -> str:
-    """The first characters of a text, and an end where there are more."""
+    """Cut a text, and mark the cut."""
     return text if len(text) <= most else f"{text[:most]}{end}"
 
 
 def data_line(seen: FoundJob, mask: Mask) -> str:
-    """The data of an item, as far as a list has room; nothing of a job."""
+    """Return the data of an item, cut for a list; empty for a job."""
     if not seen.snapshot.is_item:
         return ""
     try:
@@ -51,7 +51,7 @@ def data_line(seen: FoundJob, mask: Mask) -> str:
 
 
 def given_description(seen: FoundJob) -> str:
-    """What its producer said of it, if anything."""
+    """Return the description that the producer gave, if there is one."""
     try:
         return seen.snapshot.head.description or ""
     except PayloadError:
@@ -59,7 +59,7 @@ def given_description(seen: FoundJob) -> str:
 
 
 def brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
-    """A job as `bide jobs ls --json` has it; `masked` names what the mask has changed."""
+    """Return a job in the form of `bide jobs ls --json`; `masked` names the masked fields."""
     job, snapshot = seen.job, seen.snapshot
     error = masked_error(snapshot.notes.error, snapshot.task, mask)
     masked = [] if error == snapshot.notes.error else ["error"]
@@ -81,7 +81,7 @@ def brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
 
 
 def policy_report(policy: Retry | None) -> dict[str, Any] | None:
-    """A retry policy, as JSON has it; `text` is for people."""
+    """Return a retry policy in its JSON form; `text` is for people."""
     if policy is None:
         return None
     known = msgspec.structs.asdict(policy)
@@ -91,7 +91,7 @@ def policy_report(policy: Retry | None) -> dict[str, Any] | None:
 
 
 def policy_line(policy: Retry) -> str:
-    """`3 retries, exponential from 1s to 1h`."""
+    """Describe a retry policy: `3 retries, exponential from 1s to 1h`."""
     if policy.max == 0:
         return "no retries"
     backoff, last = policy.backoff, describe_duration(policy.cap)
@@ -114,7 +114,7 @@ def policy_line(policy: Retry) -> str:
 
 
 def full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
-    """A job as `bide jobs show --json` has it; an item of data has less."""
+    """Return a job in the form of `bide jobs show --json`; an item of data has fewer fields."""
     shown = _full(seen, mask)
     for kind in PAYLOAD:
         if (value := shown.get(kind)) is not None:
@@ -125,7 +125,7 @@ def full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
 
 
 def _full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
-    """The same, with its payload as it is."""
+    """Return that form without a mask."""
     job, snapshot = seen.job, seen.snapshot
     unread: list[str] = []
 
@@ -168,7 +168,7 @@ def _full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
 
 
 def why_report(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
-    """Why it has not run, as JSON has it."""
+    """Return the reasons why it has not run, in their JSON form."""
     return [report(reason, "kind", "text", "until") for reason in reasons]
 
 
@@ -182,7 +182,7 @@ def _error(error: ErrorInfo | None) -> dict[str, Any] | None:
 
 
 _LONGEST: Final = 300
-"""Characters of a description that a list shows."""
+"""Maximum characters of a description in a list."""
 
 _OF_JOBS: Final[dict[str, Any]] = {
     "progress": None,
@@ -194,13 +194,13 @@ _OF_JOBS: Final[dict[str, Any]] = {
     "cancelled_by": None,
     "max_attempts": None,
 }
-"""What an item of data has nothing of."""
+"""The fields that an item of data does not have."""
 
 PAYLOAD: Final = ("args", "kwargs", "meta", "result", "data")
 
 
 def masked_brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
-    """A job in a list."""
+    """Return a job of a list, masked."""
     progress = seen.snapshot.notes.progress
     return brief(seen, mask) | {
         "description": describe(seen.snapshot, mask),
@@ -210,12 +210,12 @@ def masked_brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
 
 
 def masked_full(seen: FoundJob, mask: Mask) -> dict[str, Any]:
-    """Everything that is known of a job."""
+    """Return all data of a job, masked."""
     return _OF_JOBS | full(seen, mask) | {"description": describe(seen.snapshot, mask)}
 
 
 def describe(snapshot: Snapshot, mask: Mask) -> str:
-    """What its producer said of it; else its call, or its data, behind the mask."""
+    """Return the producer's description, otherwise the masked call or data."""
     task = snapshot.task
     try:
         if snapshot.is_item:
@@ -231,7 +231,7 @@ def describe(snapshot: Snapshot, mask: Mask) -> str:
 
 
 def call_line(task: str, args: Any, kwargs: Any, mask: Mask) -> str:
-    """Arguments as in source code, behind the mask."""
+    """Return the masked arguments as in source code."""
     args, kwargs = mask(task, "args", plain(list(args))), mask(task, "kwargs", plain(dict(kwargs)))
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         return args if isinstance(args, str) else HIDDEN
@@ -245,7 +245,7 @@ _SECRET: Final = re.compile(
     "|(api|access|private|signing|encryption)key|cvv|cvc|cardn(umber|o)"
 )
 _SHORT: Final = re.compile(r"(?:^|[\W_])(?:pass|auth|jwt|otp)$", re.IGNORECASE)
-"""What is a secret's name only where it stands by itself, at the end: `db_pass`, not `compass`."""
+"""Names of secrets that count only as a separate word at the end: `db_pass`, not `compass`."""
 _BETWEEN: Final = re.compile(r"[\W_]+")
 _DEEPEST: Final = 50
 
@@ -316,7 +316,7 @@ def read_mask(given: Mask | str | None, what: str = "mask=", otherwise: str = "s
 
 
 def _checked(mask: Any, said: str) -> Mask:
-    """Return a mask that hides what it fails on."""
+    """Return a mask that hides values for which the function raises."""
     if mask in _MASKS.values():
         return cast("Mask", mask)
     try:
@@ -334,7 +334,7 @@ def _checked(mask: Any, said: str) -> Mask:
 
 
 def _safely(mask: Mask, said: str, known: set[type], task: str, kind: str, value: Any) -> Any:
-    """Call a mask; hide what it raises on, and log each type of error once."""
+    """Call a mask; if it raises, hide the value, and log each type of error once."""
     try:
         return plain(mask(task, kind, value))
     except Exception as error:

@@ -81,7 +81,7 @@ async def _named(site: AsyncSite, queues: Sequence[str], wanted: Filter) -> list
 
 
 async def job(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Everything that is known of a job; without `q` it is looked for in all queues."""
+    """Return all data of a job; without `q`, search all queues."""
     id = params.text("id")
     names = await site.known(params.queues)
     pages = await site.each(names if id else [], lambda keys: job_commands.fetch(keys, [id]))
@@ -105,7 +105,7 @@ async def job(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 def read_range(params: Params) -> tuple[int, int]:
-    """The range from `from` on and before `to`, in microseconds."""
+    """Read the range from `from` on and before `to`, in microseconds."""
     from_us, to_us = params.moment_us("from"), params.moment_us("to")
     if from_us is None or to_us is None:
         raise UsageError("A range needs from= and to=; choose one on the timeline.")
@@ -141,18 +141,18 @@ async def stretch(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 LOOK_FAILED: Final = 2_000
-"""Failed jobs that are looked at, of all queues together: the newest of each."""
+"""Maximum number of failed jobs to read, of all queues together: the newest of each."""
 
 LOOK_RETRIED: Final = 1_000
-"""Waiting and delayed jobs that are looked at for those that will be retried."""
+"""Maximum number of waiting and delayed jobs to read, to find those that will be retried."""
 
 MOST_QUEUES: Final = 50
-"""Queues of which some are looked at: those with most failed jobs. Bounds the round trips."""
+"""Maximum number of queues to read, those with the most failed jobs. It limits the round trips."""
 
 
 @dataclass
 class _Group:
-    """Counters, and what the newest said."""
+    """The counters of a kind of failure, and its newest job."""
 
     error: str = ""
     message: str = ""
@@ -161,12 +161,12 @@ class _Group:
     first_us: int = 0
     last_us: int = 0
     sample: Mapping[str, str] = field(default_factory=dict)
-    """Queue and id of the newest."""
+    """Queue and id of the newest job."""
 
     def add(self, seen: FoundJob, kind: str, error: ErrorInfo | None) -> None:
-        """Count one more."""
+        """Count a job."""
         at_us = seen.moment_us
-        is_first = not self.queues  # of which the moment may be any: what is stored may be damaged
+        is_first = not self.queues  # the stored moment may be damaged, and have any value
         if is_first or at_us < self.first_us:
             self.first_us = at_us
         if is_first or at_us > self.last_us:
@@ -178,7 +178,7 @@ class _Group:
         self.queues[seen.queue] += 1
 
     def report(self, kind: str) -> dict[str, Any]:
-        """What is shown of them."""
+        """Return the group in its JSON form."""
         return {
             "kind": kind,
             "error": self.error,
@@ -193,9 +193,9 @@ class _Group:
 
 
 async def failures(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Failed jobs by kind of error, and jobs that will be retried.
+    """Return failed jobs by kind of error, and jobs that will be retried.
 
-    Numbers, and what is quoted, may differ within a kind.
+    Numbers and quoted text may differ within a kind.
     """
     names = await site.known(params.queues)
     counts = await site.counts(names)
@@ -212,7 +212,7 @@ async def failures(site: AsyncSite, params: Params) -> dict[str, Any]:
 async def _by_kind(
     site: AsyncSite, counts: Mapping[str, int], wanted: Filter, look: int
 ) -> dict[str, Any]:
-    """The jobs that fit by kind of error, of `look` that are looked at; `counts`: by queue."""
+    """Group the matching jobs among up to `look` jobs by kind of error; `counts` is by queue."""
     groups: dict[str, _Group] = {}
     shown = largest(list(counts), MOST_QUEUES, counts.__getitem__)
     looked = 0
@@ -233,7 +233,7 @@ async def _by_kind(
 
 
 def _shares(sizes: Mapping[str, int], budget: int) -> dict[str, int]:
-    """As much for each as for the others; what one does not need, those with more have."""
+    """Divide a number equally among queues; pass on what a queue does not need."""
     shares: dict[str, int] = {}
     for queue in sorted(sizes, key=sizes.__getitem__):
         shares[queue] = min(sizes[queue], budget // (len(sizes) - len(shares)))

@@ -1,6 +1,6 @@
-"""How views read the parameters of an address or a form, and how they write moments.
+"""Reads the parameters of an address or a form, and formats moments.
 
-Whatever is read here and is invalid raises `UsageError`, with a sentence that names the parameter.
+An invalid parameter raises `UsageError`, with a sentence that names the parameter.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from bide.model.job import LISTABLE, State
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence: `; did you mean 'jobs'?`, or nothing where nothing is near."""
+    """Return the end of a sentence: `; did you mean 'jobs'?`, or nothing without a similar name."""
     near = get_close_matches(name, list(names), n=3)
     return f"; did you mean {' or '.join(repr(short_id(one)) for one in near)}?" if near else ""
 
 
 class NotFound(BideError, LookupError):
-    """What was named is not there: exit code 3."""
+    """A named object does not exist: exit code 3."""
 
 
 def read_moment(text: str, name: str) -> datetime:
-    """Read a moment as typed: ISO 8601 with a time zone."""
+    """Parse a moment: ISO 8601 with a time zone."""
     said = f"{name}{' ' if name.startswith('-') else '='}{text[:40]!r}"
     try:
         at = datetime.fromisoformat(text)
@@ -45,29 +45,29 @@ def read_moment(text: str, name: str) -> datetime:
 
 
 def moment(at: datetime) -> str:
-    """A moment for people: in their own zone, to the second."""
+    """Format a moment for people: in the local time zone, to the second."""
     return f"{at.astimezone():%F %T}"
 
 
 def moment_exactly(at: datetime) -> str:
-    """The same to the millisecond, with its zone."""
+    """Format a moment to the millisecond, with its time zone."""
     local = at.astimezone()
     return f"{local:%F %T}.{local.microsecond // 1000:03}{local:%z}"
 
 
 def moment_json(at: datetime | None) -> str | None:
-    """A moment for programs: ISO 8601, UTC."""
+    """Format a moment for programs: ISO 8601 in UTC."""
     return at.astimezone(UTC).isoformat() if at else None
 
 
 def report(found: object, *names: str) -> dict[str, Any]:
-    """Some attributes of a value, by their names, as JSON has them."""
+    """Return attributes of a value by name, in their JSON forms."""
     values = {name: getattr(found, name) for name in names}
     return {n: moment_json(v) if isinstance(v, datetime) else v for n, v in values.items()}
 
 
 def relative(seconds: float) -> str:
-    """How far off: `in 5m`, `now`, `3h2m ago`."""
+    """Format a time from now: `in 5m`, `now`, `3h2m ago`."""
     if abs(seconds) < 0.0005:
         return "now"
     if abs(seconds) >= 10:
@@ -76,17 +76,17 @@ def relative(seconds: float) -> str:
 
 
 def ahead(seconds: float) -> str:
-    """How far off, under a title that says `in`."""
+    """Format a time from now, below a title that says `in`."""
     return relative(seconds).removeprefix("in ")
 
 
 def megabytes(size: int) -> str:
-    """A size in memory; empty where it is not known."""
+    """Format a size of memory; empty if it is not known."""
     return f"{size / 1e6:.1f} MB" if size else ""
 
 
 def about(seconds: float) -> str:
-    """An estimated duration: with two digits, and a second at least."""
+    """Format an estimated duration: two digits, and at least a second."""
     return f"about {describe(float(f'{max(1.0, seconds):.2g}'))}"
 
 
@@ -101,18 +101,18 @@ ORDER: Final = (
     State.CANCELLED,
     State.COMPLETED,
 )
-"""States as lists show them: what may need a look comes first."""
+"""The order of states in lists."""
 
 LATEST_US: Final = 2**52
 _EARLIEST_US: Final = 10**14
-"""A smaller number is taken for seconds or milliseconds by mistake, and refused."""
+"""A smaller number is refused, because it is probably in seconds or milliseconds."""
 
 
 class Params(dict[str, str]):
-    """Parameters by name; of one that is repeated, the last. Ids may have odd bytes."""
+    """Parameters by name; the last of a repeated one. Ids may have any bytes."""
 
     def __init__(self, text: str | bytes) -> None:
-        """Read a query string, or the body of a form."""
+        """Parse a query string, or the body of a form."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "surrogateescape")
         try:
@@ -125,20 +125,20 @@ class Params(dict[str, str]):
         self.pairs = pairs
 
     def text(self, name: str) -> str:
-        """A parameter without the blanks around it; nothing where it was not given."""
+        """Return a parameter without surrounding blanks; empty if it is missing."""
         return self.get(name, "").strip()
 
     def every(self, name: str) -> list[str]:
-        """All values of a parameter that may be repeated, without empty ones."""
+        """Return all non-empty values of a parameter that may be repeated."""
         return [value for key, value in self.pairs if key == name and value]
 
     @property
     def queues(self) -> list[str]:
-        """The queue that `q` names; none where it was not given, which stands for all."""
+        """Return the queue in `q`; none if it is missing, which means all queues."""
         return [name for name in [self.text("q")] if name]
 
     def number(self, name: str, otherwise: int, most: int) -> int:
-        """Read a whole number from 0 to `most`."""
+        """Parse an integer from 0 to `most`."""
         text = self.text(name)
         if not text:
             return otherwise
@@ -147,14 +147,14 @@ class Params(dict[str, str]):
         return int(text)
 
     def choice(self, name: str, among: Mapping[str, T], otherwise: str) -> tuple[str, T]:
-        """What a parameter names, and its name."""
+        """Return the value that a parameter names, and the name."""
         word = self.text(name) or otherwise
         if word not in among:
             raise UsageError(f"There is no {name} {word[:40]!r}; give one of {', '.join(among)}.")
         return word, among[word]
 
     def moment_us(self, name: str) -> int | None:
-        """A moment: microseconds since 1970, or ISO 8601 with a time zone; None for none."""
+        """Parse a moment: microseconds since 1970, or ISO 8601 with a time zone; None if empty."""
         text = self.text(name)
         if not text:
             return None
@@ -169,7 +169,7 @@ class Params(dict[str, str]):
         return at_to_us(read_moment(text, name), name)
 
     def states(self) -> tuple[State, ...]:
-        """The states that `state` names; all for none."""
+        """Return the states in `state`; all states if it is missing."""
         named = self.every("state")
         for name in named:
             if name not in LISTABLE:
@@ -179,7 +179,7 @@ class Params(dict[str, str]):
         return tuple(state for state in ORDER if not named or state in named)
 
     def address(self, path: str, **changed: str | int | None) -> str:
-        """An address with the same parameters but for those that are changed; None leaves out."""
+        """Return an address with these parameters and changes; None removes a parameter."""
         kept = [(name, value) for name, value in self.pairs if name not in changed and value]
         kept += [(name, str(value)) for name, value in changed.items() if value is not None]
         return path + (f"?{urlencode(kept, errors='surrogateescape')}" if kept else "")

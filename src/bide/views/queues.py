@@ -1,4 +1,4 @@
-"""Queues at a glance, one of them, and the outboxes that the dashboard was given."""
+"""The overview of queues, a single queue, groups, workers, and the outboxes of the dashboard."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bide.worker.relay import OutboxLike, OutboxRow, explained
 
 
 async def groups(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Some of the groups of `q`, those with most jobs first; from `after` on."""
+    """Return some groups of `q`, from `after` on, those with the most jobs first."""
     queue = await site.one(params.text("q"))
     after = params.text("after") or BEGIN
     if not (after.isascii() and after.isdecimal()) or len(after) > 20:
@@ -40,12 +40,12 @@ async def groups(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 def most_first(groups: Iterable[GroupCounts]) -> list[GroupCounts]:
-    """Groups, those with most jobs first."""
+    """Sort groups by their number of jobs, largest first."""
     return sorted(groups, key=lambda one: (-one.delayed - one.waiting - one.active, one.name))
 
 
 def piece(page: GroupPage) -> dict[str, Any]:
-    """Groups as the page and the API have them."""
+    """Return groups in the form of the dashboard and its API."""
     turns = {name: moment_json(from_us(at_us)) for name, at_us in page.turns.items()}
     return {
         "now": moment_json(from_us(page.now_us)),
@@ -57,7 +57,7 @@ def piece(page: GroupPage) -> dict[str, Any]:
 
 
 def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
-    """Workers as JSON has them."""
+    """Return workers in their JSON form."""
     return [
         {
             "name": worker.name,
@@ -74,14 +74,14 @@ def workers_report(workers: list[WorkerInfo]) -> list[dict[str, Any]]:
 
 
 async def workers(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """The workers that live or hold a job."""
+    """Return the workers that live or hold a job."""
     names = await site.known(params.queues)
     seen = await site.workers()
     return {"workers": workers_report([w for w in seen if set(names) & set(w.about.queues)])}
 
 
 def queues_report(counts: dict[str, QueueStats]) -> dict[str, Any]:
-    """Queues as JSON has them."""
+    """Return queues in their JSON form."""
     return {
         name: report(each, *LISTABLE)
         | {"paused": each.paused, "next_due_in": next_due(each), "totals": each.totals}
@@ -91,7 +91,7 @@ def queues_report(counts: dict[str, QueueStats]) -> dict[str, Any]:
 
 
 def limits_of(limits: Mapping[str, Any]) -> list[str]:
-    """The limits of a queue for people, from what `limits_report` returns."""
+    """Describe the limits of a queue, from the result of `limits_report`."""
     names = ("rate", "burst", "concurrency", "group_rate", "group_burst")
     return describe_limits(*(limits[name] for name in names))
 
@@ -107,7 +107,7 @@ def limits_report(counts: QueueStats) -> dict[str, Any]:
 
 
 def retention_report(retention: Retention) -> dict[str, Any]:
-    """A retention as JSON has it: its ages in seconds."""
+    """Return a retention in its JSON form: ages in seconds."""
     return {
         "count": retention.count,
         "results": retention.result_bytes(),
@@ -119,21 +119,21 @@ def retention_report(retention: Retention) -> dict[str, Any]:
 
 
 def next_due(counts: QueueStats) -> float | None:
-    """Seconds until the next job is due, negative if it is overdue; None where there is none."""
+    """Return seconds until the next job is due, negative if overdue; None if there is none."""
     return (counts.next_due_us - counts.now_us) / 1e6 if counts.next_due_us else None
 
 
 HOUR: Final = 60
-"""The last minutes, of which lateness is told."""
+"""Number of minutes over which lateness is shown."""
 
 GROUPS: Final = 10
-"""Groups that are shown with a queue; more have a page of their own."""
+"""Maximum number of groups on the page of a queue."""
 
 _NEXT: Final = 10
 
 
 async def queues(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """All queues with their jobs by state, and how many workers serve each."""
+    """Return all queues with their jobs by state and their number of workers."""
     names = await site.queues()
     counts = await site.counts(names)
     seen = await site.workers(jobs=0)
@@ -146,7 +146,7 @@ async def queues(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 async def queue(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """One queue: its counts, what is due next, who serves it, how late its jobs began lately."""
+    """Return a queue: its counts, upcoming jobs, workers and recent lateness."""
     name = await site.one(params.text("q"))
     keys = site.keys(name)
     counts, ahead, found = await site.client.run_many(
@@ -172,11 +172,11 @@ async def queue(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 MOST_RELATED: Final = 20
-"""Parents and children that are named, at most."""
+"""Maximum number of parents, and of children, that are shown."""
 
 
 async def dependencies(site: AsyncSite, queue: str, snapshot: Snapshot) -> dict[str, Any]:
-    """Parents and children of a job, those of queues that are not shown without a name."""
+    """Return parents and children of a job; jobs of hidden queues have no names."""
     if snapshot.is_item:
         return {}
     try:
@@ -201,7 +201,7 @@ async def dependencies(site: AsyncSite, queue: str, snapshot: Snapshot) -> dict[
 
 
 def hidden(reference: str, shown: set[str]) -> str:
-    """A reference without the name of a queue that is not shown."""
+    """Remove the name of a hidden queue from a reference."""
     if not is_remote(reference) or split_reference(reference)[0] in shown:
         return reference
     return HIDDEN
@@ -210,7 +210,7 @@ def hidden(reference: str, shown: set[str]) -> str:
 async def _named(
     site: AsyncSite, own: str, references: Sequence[str], shown: set[str]
 ) -> list[dict[str, Any]]:
-    """Where each is, what it is and how it stands; a state of None for one that is no more."""
+    """Return queue, description and state of each job; None for a job that no longer exists."""
     seen: dict[tuple[str, str], Snapshot] = {}
     for queue, ids in by_queue(own, references).items():
         if queue in shown:
@@ -230,7 +230,7 @@ async def _named(
 
 
 def group_line(group: GroupCounts, with_count: bool = True) -> str:
-    """What is configured of a group, as in `paused, 100/s, 2 at once`."""
+    """Describe the settings of a group: `paused, 100/s, 2 at once`."""
     concurrency = group.concurrency if with_count and group.is_configured else None
     parts = describe_limits(group.rate if group.has_own_rate else None, group.burst, concurrency)
     if group.rate and not group.has_own_rate:
@@ -251,11 +251,11 @@ def group_report(group: GroupCounts) -> dict[str, Any]:
 T = TypeVar("T")
 
 MOST_ROWS: Final = 50
-"""Refused rows, and waiting rows, of each outbox."""
+"""Maximum number of refused rows, and of waiting rows, of each outbox."""
 
 
 async def outboxes(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """The outboxes: how many rows wait, for how long, and the oldest rows."""
+    """Return the outboxes: the number of waiting rows, their age, and the oldest rows."""
     found = [await _look_at(name, outbox) for name, outbox in site.outboxes.items()]
     return {"now": moment_json(site.now), "outboxes": found}
 
@@ -264,7 +264,7 @@ def outbox_of(site: AsyncSite, name: str) -> OutboxLike:
     """Return an outbox by its name.
 
     Raises:
-        NotFound: the dashboard was not given it.
+        NotFound: the dashboard does not have it.
     """
     if name not in site.outboxes:
         raise NotFound(f"There is no outbox {name[:60]!r} here; start with --outbox to show it.")
@@ -272,7 +272,7 @@ def outbox_of(site: AsyncSite, name: str) -> OutboxLike:
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Call the database, which blocks; its error becomes one of bide's."""
+    """Call the database in a thread, and convert its error to bide's."""
 
     def called() -> T:
         with explained():
@@ -282,10 +282,10 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 async def repair_rows(site: AsyncSite, params: Params, verb: str) -> int:
-    """Retry or delete the row that a form names, or retry all refused rows; return how many.
+    """Retry or delete the row in a form, or retry all refused rows; return their number.
 
     Raises:
-        NotFound: there is no such row any more.
+        NotFound: the row does not exist any more.
         UsageError: the form names no row.
     """
     outbox = outbox_of(site, params.text("outbox"))
@@ -306,7 +306,7 @@ async def _look_at(name: str, outbox: OutboxLike) -> dict[str, Any]:
     def read() -> dict[str, Any]:
         stats = outbox.stats()
         refused = outbox.list_rows(MOST_ROWS, refused=True) if stats.refused else []
-        # Refused rows may be the oldest ones, so as many more are read.
+        # Refused rows may be the oldest rows, so twice as many are read.
         oldest = outbox.list_rows(MOST_ROWS + min(stats.refused, 1_000)) if stats.waiting else []
         waiting = [row for row in oldest if not row.refused][:MOST_ROWS]
         return {
@@ -317,7 +317,7 @@ async def _look_at(name: str, outbox: OutboxLike) -> dict[str, Any]:
 
     try:
         return {"name": name, "problem": None, **await in_thread(read)}
-    except BideError as error:  # the others are shown
+    except BideError as error:  # the other outboxes are shown
         return {"name": name, "problem": str(error)}
 
 

@@ -1,4 +1,4 @@
-"""Schedules: when each fires next."""
+"""Schedules and their next times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bide.views.params import Params, moment_json, report
 
 
 class FoundSchedule(NamedTuple):
-    """A schedule, and where it was found."""
+    """A schedule and its queue."""
 
     queue: str
     schedule: Schedule
@@ -30,18 +30,18 @@ class FoundSchedule(NamedTuple):
 
     @property
     def next_in(self) -> float | None:
-        """Seconds until it fires next, by the server's clock; None where it does not."""
+        """Return seconds until it fires next, by the server's clock; None if it does not fire."""
         at = _next_of(self.schedule)
         return (at - self.now).total_seconds() if at else None
 
 
 def found_in(queue: str, page: SchedulePage) -> list[FoundSchedule]:
-    """The schedules of a queue that a page has."""
+    """Return the schedules of a queue, from a page."""
     return [FoundSchedule(queue, one, from_us(page.now_us)) for one in page.schedules]
 
 
 def _next_of(schedule: Schedule) -> datetime | None:
-    """When it fires next; None also where this machine cannot tell."""
+    """Return when it fires next; None also if this machine cannot compute it."""
     try:
         return schedule.next
     except UsageError:
@@ -49,7 +49,7 @@ def _next_of(schedule: Schedule) -> datetime | None:
 
 
 def schedule_report(seen: FoundSchedule) -> dict[str, Any]:
-    """A schedule as JSON has it."""
+    """Return a schedule in its JSON form."""
     one = seen.schedule
     return {
         "name": one.name,
@@ -63,20 +63,20 @@ def schedule_report(seen: FoundSchedule) -> dict[str, Any]:
 
 
 NEXT: Final = 10
-"""Times of each schedule that are told."""
+"""Number of next times of each schedule."""
 
 RUNS: Final = 10
-"""Last runs of a schedule that are told."""
+"""Number of last runs of a schedule."""
 
 LOOK_BACK: Final = 25
-"""Times of which the jobs are looked for; a call reads as many."""
+"""Number of past times whose jobs are read, in one call."""
 
 MOST: Final = 500
-"""Schedules that are read at most."""
+"""Maximum number of schedules to read."""
 
 
 async def schedules(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """The schedules of `q`, or of all queues, with the next times of each."""
+    """Return the schedules of `q`, or of all queues, with the next times of each."""
     read: list[FoundSchedule] = []
     for queue in await site.known(params.queues):
         read += await read_some(site, queue, MOST - len(read))
@@ -90,13 +90,13 @@ async def schedules(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 async def schedule(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """The schedule `name` of the queue `q`, with its next times and its last runs."""
+    """Return the schedule `name` of the queue `q`, with its next times and its last runs."""
     seen = await named(site, params)
     return describe_schedule(seen) | {"runs": await _runs(site, seen)}
 
 
 async def _runs(site: AsyncSite, seen: FoundSchedule) -> list[dict[str, Any]]:
-    """The jobs of its last times that the server still has, latest first."""
+    """Return the jobs of its last times that still exist, latest first."""
     try:
         times = seen.schedule.passed(LOOK_BACK)
     except UsageError:  # its time zone is not known here
@@ -112,12 +112,12 @@ async def _runs(site: AsyncSite, seen: FoundSchedule) -> list[dict[str, Any]]:
 
 
 def describe_schedule(seen: FoundSchedule) -> dict[str, Any]:
-    """A schedule as the page and the API have it."""
+    """Return a schedule in the form of the dashboard and its API."""
     return {"now": moment_json(seen.now), **_report(seen), "stand": seen.schedule.stand}
 
 
 async def named(site: AsyncSite, params: Params) -> FoundSchedule:
-    """Find the schedule that is named; raises as `schedule` does."""
+    """Return the named schedule; raises as `schedule` does."""
     queue = await site.one(params.text("q"))
     name = check_schedule_name(params.text("name"))
     page = await site.client.run(read_schedules(site.keys(queue), [name]))
@@ -126,7 +126,7 @@ async def named(site: AsyncSite, params: Params) -> FoundSchedule:
 
 
 def foreseen(seen: FoundSchedule, timing: Timing) -> list[str | None]:
-    """The next times of a schedule if it were set to these."""
+    """Return the next times of a schedule if it had these times."""
     return _next(seen.schedule.foreseen(timing, at_to_us(seen.now)))
 
 
@@ -136,7 +136,7 @@ def _report(seen: FoundSchedule) -> dict[str, Any]:
 
 
 async def read_some(site: AsyncSite, queue: str, most: int) -> list[FoundSchedule]:
-    """The schedules of a queue, `most` at most."""
+    """Return up to `most` schedules of a queue."""
     return found_in(queue, await site.schedules(queue, most)) if most else []
 
 
@@ -148,39 +148,40 @@ def _next(schedule: Schedule) -> list[str | None]:
 
 
 TIMES: Final = 50_000
-"""Times of cron expressions and lists that are counted at most, of all schedules together: the
-minutes of a month, and some. Those of intervals are not counted one by one."""
+"""Maximum number of counted times of cron expressions and lists, of all schedules together: more
+than the minutes of a month. Times of intervals are not counted one by one."""
 
 
 class ScheduleTimes(NamedTuple):
-    """What schedules will fire."""
+    """The future times of schedules."""
 
     counts: Mapping[str, Counter[int]]
-    """By queue: the moment at which a stretch begins -> how many times are in it."""
+    """By queue: start of an interval of the timeline -> number of times in it."""
     until_us: int | None
-    """From when on only intervals are counted, for there are too many times; None where all are."""
+    """The moment from which only intervals are counted, because there are too many times; None if
+    all times are counted."""
     left_out: int
-    """Schedules that are not counted, for there are too many."""
+    """Number of schedules that are not counted, because there are too many."""
 
 
 async def schedule_times(
     site: AsyncSite, queues: Mapping[str, int], from_us: int, to_us: int, step_us: int
 ) -> ScheduleTimes:
-    """How many times of schedules fall into each stretch of a span.
+    """Count the times of schedules in each interval of a timeline.
 
-    `queues` says how many schedules each has; `from_us` is a whole multiple of `step_us`.
+    `queues` has the number of schedules of each queue; `from_us` is a multiple of `step_us`.
     """
     owned: list[tuple[str, Schedule]] = []
     for queue, number in queues.items():
         if number:
             read = await read_some(site, queue, MOST - len(owned))
             owned += [(queue, seen.schedule) for seen in read]
-    # In a thread: to reckon so many times takes longer than others who are served can wait.
+    # In a thread, because the computation would delay other requests.
     counts, until_us = await asyncio.to_thread(_count, tuple(owned), from_us, to_us, step_us)
     return ScheduleTimes(counts, until_us, max(0, sum(queues.values()) - len(owned)))
 
 
-@lru_cache(maxsize=16)  # a page that is live asks again and again
+@lru_cache(maxsize=16)  # a live page repeats the request
 def _count(
     owned: tuple[tuple[str, Schedule], ...], from_us: int, to_us: int, step_us: int
 ) -> tuple[Mapping[str, Counter[int]], int | None]:
@@ -211,7 +212,7 @@ def _one_by_one(queue: str, schedule: Schedule, from_us: int) -> Iterator[tuple[
 
 
 def _of_interval(schedule: Schedule, from_us: int, to_us: int, step_us: int) -> dict[int, int]:
-    """By stretch, without a look at each time."""
+    """Count the times of an interval schedule without iterating over them."""
     timing = schedule.timing
     first_us = next(schedule.firing(), to_us)
     end_us = min(to_us, timing.end_us + 1) if timing.end_us else to_us
@@ -219,7 +220,7 @@ def _of_interval(schedule: Schedule, from_us: int, to_us: int, step_us: int) -> 
         end_us = min(end_us, first_us + timing.every_us * (timing.limit - schedule.fired))
 
     def passed(until_us: int) -> int:
-        """How many of its times lie before a moment."""
+        """Return how many of its times are before a moment."""
         return max(0, -(-(min(until_us, end_us) - first_us) // timing.every_us))
 
     starts = range(max(from_us, first_us - first_us % step_us), end_us, step_us)

@@ -34,7 +34,7 @@ from bide.views.params import Params, moment_json, report
 from bide.views.schedules import schedule_times
 
 LEAST: Final = 100
-"""Jobs within a second that make a burst."""
+"""Minimum number of jobs within a second that count as a burst."""
 
 SHOWN: Final = 10
 
@@ -59,7 +59,7 @@ class Bursts(NamedTuple):
     """The bursts of a search."""
 
     listed: list[dict[str, Any]]
-    """The largest first."""
+    """The largest bursts first."""
     unlisted: int
     """Maximum number of jobs in a burst that is not listed; 0 if all are listed."""
 
@@ -78,14 +78,14 @@ class _Place(NamedTuple):
 
 
 class _Pace(NamedTuple):
-    """How fast the jobs of a queue run, as far as that is known."""
+    """The known speed at which the jobs of a queue run."""
 
     run: float | None
-    """Seconds from claim to outcome, on average in the last hour; None where no attempt ended."""
+    """Average seconds from claim to outcome in the last hour; None if no attempt ended."""
     slots: int
-    """Jobs that the live workers of the queue run at once; no more than its limit lets run."""
+    """Number of jobs that the live workers of the queue run at once, at most its limit."""
     rate: float | None
-    """Jobs that its limit lets begin in a second; None for no limit."""
+    """Jobs per second that its rate allows; None for no limit."""
     paused: bool
 
     def takes(self, number: int) -> float | None:
@@ -178,13 +178,13 @@ async def _paces(site: AsyncSite, counts: Mapping[str, QueueStats]) -> dict[str,
 
 
 class TimelineSpan(NamedTuple):
-    """How far a timeline looks."""
+    """The length of a timeline."""
 
     step_us: int
     back: int = 20
-    """Stretches before now."""
+    """Number of intervals before now."""
     steps: int = 140
-    """Stretches in all."""
+    """Number of intervals in total."""
 
 
 TIMELINE_SPANS: Final = {
@@ -195,20 +195,20 @@ TIMELINE_SPANS: Final = {
 }
 
 MOST_QUEUES: Final = 30
-"""Queues that are counted stretch by stretch: those with most jobs to come. Bounds what one look
-costs the server."""
+"""Maximum number of queues with counts for each interval, those with the most due jobs. It limits
+the cost on the server."""
 
 _ENDED: Final = ("completed", "failed")
 
 
 def largest(queues: Sequence[str], most: int, size: Callable[[str], int]) -> list[str]:
-    """Those of the queues that are largest, in the order in which they came: colours stay."""
+    """Return the largest queues in their original order, so that colours do not change."""
     among = set(sorted(queues, key=lambda queue: -size(queue))[:most])
     return [queue for queue in queues if queue in among]
 
 
 async def timeline(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """How many jobs are due when, over the `span` minute, hour, day or month; of `q`, or of all."""
+    """Count due jobs over the `span` minute, hour, day or month, of `q` or of all queues."""
     name, span = params.choice("span", TIMELINE_SPANS, "hour")
     there = await site.known(params.queues)
     counts = await site.counts(there)
@@ -247,13 +247,13 @@ async def timeline(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 def _ahead(counts: Mapping[str, QueueStats], lines: Mapping[str, Timeline]) -> dict[str, int]:
-    """How many jobs are still to come due in the span: not those that wait, however lately due."""
+    """Count the jobs that become due in the span, without waiting jobs."""
     left = {queue: counts[queue].delayed - line.later for queue, line in lines.items()}
     return {queue: number for queue, number in left.items() if number > 0}
 
 
 def _kept_for(counts: Mapping[str, QueueStats], past_us: int) -> dict[str, dict[str, float]]:
-    """Seconds, of the queues that may have forgotten jobs that ended in the past that is drawn."""
+    """Return the retention of queues that may have removed jobs of the shown past."""
     found = {}
     for queue, each in counts.items():
         ages = {state: to_us(getattr(each.retention, state), state) for state in _ENDED}
@@ -269,7 +269,7 @@ def _kept_for(counts: Mapping[str, QueueStats], past_us: int) -> dict[str, dict[
 def _stretches(
     lines: Mapping[str, Timeline], scheduled: Mapping[str, Counter[int]]
 ) -> list[dict[str, Any]]:
-    """Those in which anything is; each queue has a clock reading of its own, and may be one off."""
+    """Return the non-empty intervals; the clocks of queues may differ by one interval."""
     starts: dict[int, dict[str, dict[str, int]]] = {}
     for queue, line in lines.items():
         for kind in ("due", *_ENDED):
@@ -290,28 +290,28 @@ def _stretches(
 
 
 class Span(NamedTuple):
-    """How far back is looked."""
+    """The length of a heat map."""
 
     minutes: int
     per_column: int
     queues: int
-    """Queues that are read at most: those with most jobs. Bounds what one look costs."""
+    """Maximum number of queues to read, those with the most jobs, which limits the cost."""
 
 
 SPANS: Final = {"hour": Span(60, 1, 20), "day": Span(1440, 15, 10), "week": Span(10_080, 120, 2)}
 
 BANDS: Final = (2, 6, 9, 12, 15, 18, 22, 26, LAST)
-"""The last bucket of each band of lateness: below 1 ms, 16 ms, 128 ms, 1 s, 8 s, 65 s, 17 min,
-4.7 h; all that is later."""
+"""The last bucket of each band of lateness: below 1 ms, 16 ms, 128 ms, 1 s, 8 s, 65 s, 17 min, 4.7
+h, and above."""
 
 _CALL: Final = 480
-"""Minutes read per call: some milliseconds of the server's."""
+"""Number of minutes per call, which takes the server some milliseconds."""
 
 _NONE: Final = Histogram({})
 
 
 async def lateness(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """How late jobs began over the last `span` hour, day or week; of `q`, or of all queues."""
+    """Return the lateness of jobs over the last `span` hour, day or week, of `q` or all queues."""
     name, span = params.choice("span", SPANS, "hour")
     there = await site.known(params.queues)
     counts = await site.counts(there)
@@ -337,7 +337,7 @@ async def lateness(site: AsyncSite, params: Params) -> dict[str, Any]:
 
 
 async def last_minutes(site: AsyncSite, queue: str, count: int) -> list[Minute]:
-    """The last minutes of a queue, oldest first."""
+    """Return the last minutes of a queue, oldest first."""
     keys = site.keys(queue)
     commands = [
         job_commands.latency(keys, first - 1, min(_CALL, first))
@@ -347,7 +347,7 @@ async def last_minutes(site: AsyncSite, queue: str, count: int) -> list[Minute]:
 
 
 def summarize_lateness(minutes: Sequence[Minute]) -> dict[str, Any]:
-    """How many jobs began, and within how many seconds after they were due."""
+    """Return how many jobs started, and the percentiles of their lateness."""
     late = reduce(add, (minute.late for minute in minutes), _NONE)
     return {"began": late.total, **{f"p{p}": late.percentile(p / 100) for p in (50, 95, 99)}}
 
@@ -362,7 +362,7 @@ def _column(minutes: Sequence[Minute]) -> dict[str, Any]:
 
 
 def overdue(counts: QueueStats) -> float:
-    """Seconds by which the job that waits longest is overdue; 0 where none waits."""
+    """Return the seconds by which the longest waiting job is overdue; 0 if none waits."""
     return max(0.0, (counts.now_us - counts.next_due_us) / 1e6) if counts.next_due_us else 0.0
 
 
@@ -379,14 +379,14 @@ SIDE: Final = 10
 ROW: Final = 26
 
 STYLES: Final = ("on", "on", "on", "soon", "soon", "late", "late", "late", "late")
-"""How each band of lateness is filled, the least late first."""
+"""The style of each band of lateness, the least late first."""
 
 
 def draw_heatmap(shown: dict[str, Any]) -> dict[str, Any] | None:
     """Draw what `timeline.lateness` has read as a heat map; None if no job has started.
 
-    The strength of a cell, from 0 to 1, says how many there are beside the most; by magnitudes, so
-    that few can be seen.
+    The strength of a cell, from 0 to 1, is its number relative to the maximum, on a logarithmic
+    scale, so that small numbers are visible.
     """
     columns, bands = shown["columns"], shown["bands"]
     most = max((n for column in columns for n in column["counts"]), default=0)
@@ -399,7 +399,7 @@ def draw_heatmap(shown: dict[str, Any]) -> dict[str, Any] | None:
             "y": (len(bands) - 1 - row) * ROW,
             "style": STYLES[row],
             "strength": round(0.25 + 0.75 * math.log1p(number) / math.log1p(most), 3),
-            "says": f"{number:,} began {names[row] if bands[row] else 'later still'}",
+            "says": f"{number:,} started {names[row] if bands[row] else 'later'}",
         }
         for x, column in enumerate(columns)
         for row, number in enumerate(column["counts"])
@@ -416,7 +416,7 @@ def draw_heatmap(shown: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _near(seconds: float) -> float:
-    """1.024 s are called a second, 65.5 s a minute, and so on."""
+    """Round a bound for people: 1.024 s to a second, 65.5 s to a minute, and so on."""
     if seconds < 1:
         return round(seconds, 3)
     to = 1 if seconds < 60 else 60 if seconds < 3600 else 600
@@ -426,20 +426,20 @@ def _near(seconds: float) -> float:
 STEP: Final = 10
 HEIGHT: Final = 260
 _LEAST: Final = 3.0
-"""Height of the smallest bar: one job beside forty thousand can be seen."""
+"""Minimum height of a bar, so that one job beside forty thousand is visible."""
 
 COLOURS: Final = 8
 _MANY: Final = 10
 _BURST: Final = 5
-"""How many times higher than what is usual a bar must be to be cut."""
+"""A bar is cut if it is so many times higher than usual."""
 TICKS: Final = 7
 
 
 def draw(shown: dict[str, Any]) -> dict[str, Any] | None:
     """Draw what `timeline.timeline` has read; None if there is no queue yet.
 
-    A bar of the whole height has `top` jobs; that of the fullest stretch, with `highest`, may be
-    cut. The parts of a bar are style, place and height.
+    A bar of the whole height has `top` jobs; the highest bar, with `highest` jobs, may be cut. The
+    parts of a bar are style, place and height.
     """
     if shown["now"] is None:
         return None
@@ -512,11 +512,11 @@ def _stack(each: dict[str, Any], colours: dict[str, str]) -> tuple[list[tuple[st
         lines.append(f"{queue}: {number:,} due")
     for queue, number in each["scheduled"].items():
         stack.append((f"{colours[queue]} ghost", number))
-        lines.append(f"{queue}: {number:,} by schedules")
+        lines.append(f"{queue}: {number:,} scheduled")
     return stack, "; ".join(lines)
 
 
 def _tick(start: datetime, seconds: float, away: float) -> dict[str, str]:
-    """`away` is from now, the second of them, to a whole step."""
+    """Return a tick; `away` is the time from now, rounded to a whole step."""
     far = f"{'+' if away > 0 else '-'}{describe(abs(away))}" if away else "now"
     return {"at": (start + timedelta(seconds=seconds)).isoformat(), "far": far}

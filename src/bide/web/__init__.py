@@ -1,12 +1,12 @@
-"""The page: what is going to happen, what has, and why; for people, and as JSON.
+"""The dashboard: queues, jobs, schedules and workers as HTML pages and as JSON.
 
-`app` makes an ASGI application, which stands alone (`bide web`) or in another. HTML and SVG are
-rendered here and can be read without scripts; small modules keep a page live.
+`app` returns an ASGI application, which runs alone (`bide web`) or mounted in another. HTML and SVG
+are rendered here and can be read without scripts; small JavaScript modules update a page.
 
-    pages.py        what `bide.views` reads, as HTML
-    application.py  the same as JSON, the addresses, and a server for it alone
-    actions.py      what an operator may change; selection.py: which jobs a form means
-    access.py       who may see and who may change; what a browser may do with a page
+    pages.py        the data of `bide.views` as HTML
+    application.py  the data as JSON, the routes, live updates, and a server
+    actions.py      the changes of operators; selection.py: the jobs that a form selects
+    access.py       authentication, roles, and the headers for browsers
     live.py         tells browsers that something has changed
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Mask", "Role", "app", "mask_secrets"]
 
 _LATE = {"app": "bide.web.application", "Role": "bide.web.access"}
-"""What needs the extra; `bide top` does without."""
+"""The names that need the extra `web`; `bide top` does not need it."""
 
 
 def __getattr__(name: str) -> Any:

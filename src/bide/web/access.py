@@ -1,11 +1,10 @@
-"""Who may see the page and who may change things; and what browsers may do with it.
+"""Authentication and roles, and protection against requests from other sites.
 
-A token is given as the password of HTTP Basic authentication, which browsers ask for themselves, or
-as `Authorization: Bearer`. There are no cookies. But a browser sends the password that it was given
-with whatever leads here, from another site's page too: so what changes something must come from the
-page itself (`Sec-Fetch-Site`, or `Origin` where a browser does not send that).
-Another site may link to a page. Its scripts and images may not load one: that would keep the server
-busy, and a live stream would keep a connection.
+A token is the password of HTTP Basic authentication, for which browsers ask, or a Bearer token in
+`Authorization`. There are no cookies. But a browser also sends the password with requests that a
+page of another site starts. So a change must come from the dashboard itself (`Sec-Fetch-Site`, or
+`Origin` if the browser does not send that). Another site may link to a page, but its scripts and
+images may not load one: that would keep the server busy, and a live stream would keep a connection.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ class Role(StrEnum):
     """The permissions of the sender of a request."""
 
     VIEWER = "viewer"
-    """Look."""
+    """May read."""
     OPERATOR = "operator"
-    """Look, and change."""
+    """May read and change."""
 
 
 Authorize = Callable[[Request], "Awaitable[Role | str | None] | Role | str | None"]
-"""A hook of the host application: from a request to what its sender may do; None for nothing."""
+"""A hook of the host application that returns the role for a request; None for no permission."""
 
 
 class Refused(BideError):
-    """The sender of a request may not do what it asks for."""
+    """The sender of a request lacks the permission."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
@@ -71,11 +70,11 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Sent with every response: only scripts and styles of our own, nothing inline, no frames."""
+"""The headers of every response: only our own scripts and styles, nothing inline, no frames."""
 
 
 class Access:
-    """Decides what the sender of a request may do."""
+    """Decides the role of the sender of a request."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class Access:
         return not self._tokens and self._authorize is None
 
     async def role(self, request: Request) -> Role:
-        """Return what the sender may do."""
+        """Return the role of the sender."""
         if self._authorize is not None:
             found = self._authorize(request)
             if inspect.isawaitable(found):
@@ -147,7 +146,7 @@ class Access:
 def _token(header: str) -> bytes | None:
     scheme, _, rest = header.partition(" ")
     if scheme.lower() == "bearer":
-        return rest.encode("latin-1").strip()  # the bytes that were sent, whatever they mean
+        return rest.encode("latin-1").strip()  # the sent bytes, in any encoding
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(rest, validate=True).partition(b":")[2]
@@ -157,7 +156,7 @@ def _token(header: str) -> bytes | None:
 
 
 _OF_PROXIES: Final = re.compile(
-    # the address, the host or the port of the sender, as any proxy may name it
+    # the address, the host or the port of the sender, in the headers of any proxy
     r".*(?:client|connecting|connection|external|originating|real|remote|socket|user)"
     r"-?(?:ip|addr|address|host|port)|(?:.*-)?forwarded(?:-.*)?"
     # headers that begin with the name of a proxy or CDN
@@ -170,7 +169,7 @@ if the proxy runs on this machine."""
 
 
 def _is_local(request: Request) -> bool:
-    """Whether the sender is this machine, and meant it: a name that leads here may be another's."""
+    """Whether the sender is this machine, and used a local name: other names may lead here too."""
     client = request.client
     if client is None or not is_loopback(client.host):  # None: over a unix socket, from a proxy
         return False
@@ -202,7 +201,7 @@ def check_origin(request: Request) -> None:
 def check_reader(request: Request) -> None:
     """Check that a read was sent by the page itself, a link, or a client without a browser."""
     headers = request.headers
-    is_opened = headers.get("sec-fetch-dest") == "document"  # a browser shows it to its user
+    is_opened = headers.get("sec-fetch-dest") == "document"  # a browser loads it as a page
     is_typed = headers.get("sec-fetch-site") == "none"
     if not (is_opened or is_typed or _is_own(request)):
         raise Refused("A page of another site sent this request; open the dashboard itself.", 403)
@@ -226,11 +225,11 @@ _STATUS: Final[dict[type[Exception], int]] = {
     ServerUnavailable: 503,
     BideError: 502,
 }
-"""Of the first class that an error has."""
+"""The status of an error, by the first matching class."""
 
 
 def status_and_sentence(error: Exception) -> tuple[int, str]:
-    """For an error that met a request; one that is not ours is logged, and not told."""
+    """Return status and sentence for an error; other errors than bide's are only logged."""
     if isinstance(error, Refused):
         return error.status, str(error)
     for kind, status in _STATUS.items():
@@ -241,5 +240,5 @@ def status_and_sentence(error: Exception) -> tuple[int, str]:
 
 
 def extra_headers(status: int) -> dict[str, str]:
-    """What goes with a status."""
+    """Return the additional headers for a status."""
     return {"www-authenticate": 'Basic realm="bide", charset="UTF-8"'} if status == 401 else {}

@@ -1,13 +1,15 @@
-"""Changes of an operator: to a queue, a group, a worker, a schedule, a row of an outbox, or jobs.
+"""The changes of operators: to a queue, a group, a worker, a schedule, a row of an outbox, or jobs.
 
-A form says the verb, and which jobs: by `id` in a queue `q`; by `from` and `to`, the range in which
-they are due; or by the filter of a list. Of a range or a filter, the answer is how many jobs that
-means, with a form that says so in `sure`, and in `as_of` when that was. Where more are meant by the
-time that form comes, nothing is done, and it is asked again. What is done once is not done again by
-the same form: it means what had begun or ended by then, or what is still due in the range.
+A form contains the verb and the selection of jobs: by `id` in a queue `q`; by `from` and `to`, the
+range in which they are due; or by the filter of a list. For a range or a filter, the response shows
+the number of jobs, with a form that contains the number in `sure` and the time in `as_of`. If there
+are more jobs when that form is sent, nothing changes, and the dashboard asks again. A form that is
+sent twice changes nothing twice: it selects jobs that had started or ended at that time, or that
+are still due in the range.
 
-A form says the verb, the queue `q` and the schedule's `name`. One that edits carries `stand`, what
-it was made from: where another has changed the schedule since, that is shown, and nothing is done.
+For a schedule, a form contains the verb, the queue `q` and the schedule's `name`. An edit also
+contains `stand`, the version of the schedule: if someone else has changed the schedule since, the
+response shows that, and nothing changes.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ async def change_jobs(site: AsyncSite, request: Request, params: Params, verb: s
     does = VERBS[verb]
     if not (does.leaves_list or params.text("id") or params.text("from")):
         raise UsageError(f"{does.label} which jobs? Give an id, or a range: from= and to=.")
-    what = _what(verb, params)  # checks the form before anything is asked or done
+    what = _what(verb, params)  # it checks the form before any question or change
     selection = await choose(site, params, does.possible)
     if not selection.named and selection.total > MOST and params.text("from"):
         _check_rest(verb, params, selection)
@@ -98,12 +100,12 @@ async def change_jobs(site: AsyncSite, request: Request, params: Params, verb: s
 
 
 def _after(fields: list[tuple[str, str]], rest: str | None) -> list[tuple[str, str]] | None:
-    """The form for those that are left; None where there are none."""
+    """Return the form for the remaining jobs; None if there are none."""
     return None if rest is None else [*fields, ("after", rest)]
 
 
 def _check_rest(verb: str, params: Params, selection: Selection) -> None:
-    """Refuse what could not continue: moved jobs would be taken for those that are left."""
+    """Refuse a change that cannot continue, because moved jobs would look like remaining ones."""
     (from_us, to_us), now_us = read_range(params), selection.as_of_us
     match verb:
         case "spread":
@@ -123,7 +125,7 @@ def _check_rest(verb: str, params: Params, selection: Selection) -> None:
 
 
 def _what(verb: str, params: Params) -> str:
-    """Return the rest of the sentence that says what would be done."""
+    """Return the rest of the sentence that describes the change."""
     if verb == "spread":
         return f"evenly over the next {describe(_over_us(params) / 1e6)}"
     if verb == "reschedule":
@@ -148,7 +150,7 @@ def _over_us(params: Params) -> int:
 async def _do(
     site: AsyncSite, verb: str, params: Params, selection: Selection
 ) -> tuple[dict[str, Counter[str]], BideError | None]:
-    """Do it in bounded steps, until one fails; how many jobs of each queue came to which word."""
+    """Change jobs in limited steps, until one fails; count the results by queue."""
     states = selection.states
     how = How(
         when=_when(params) if verb == "reschedule" else "+0",
@@ -168,7 +170,7 @@ async def _do(
 async def act_on_schedule(
     site: AsyncSite, request: Request, params: Params, role: Role, verb: str
 ) -> Response:
-    """Do what a form says with a schedule."""
+    """Run the change of a schedule in a form."""
     seen = await named(site, params)
     queue, one, keys = seen.queue, seen.schedule, site.keys(seen.queue)
     shown: dict[str, Any] = {"role": role, "params": params, "site": site}
@@ -196,7 +198,7 @@ async def _edit(
     queue, one = seen.queue, seen.schedule
 
     def again(seen: FoundSchedule, status: int, **more: Any) -> Response:
-        """The form as it was sent, below what it means, or what is wrong with it."""
+        """Return the form as it was sent, with a preview or a problem."""
         m = describe_schedule(seen)
         return render(request, "schedule", status, m=m, fields=given(params), **more, **shown)
 
@@ -229,7 +231,7 @@ async def _configure(site: AsyncSite, request: Request, params: Params) -> Respo
     shown, sent = settings_shown(now), {name: params.text(name) for name in SETTINGS}
 
     def again(status: int, problem: str) -> Response:
-        """The form as it was sent, with what is wrong with it."""
+        """Return the form as it was sent, with the problem."""
         role, values = Role.OPERATOR, {"settings": sent, "problem": problem}
         return render(
             request, "queue", status, m=now, role=role, params=params, site=site, **values
@@ -257,7 +259,7 @@ def _to(request: Request, page: str, **params: str) -> Response:
 
 
 async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
-    """Do what a form says in `verb`."""
+    """Run the change that the field `verb` of a form names."""
     if role != Role.OPERATOR:
         raise Refused("A viewer may not change anything; use an operator's token.", 403)
     verb, _, kind = (word := params.text("verb")).partition("-")

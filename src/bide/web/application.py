@@ -1,13 +1,14 @@
-"""The ASGI application: which address leads where, and what every response carries.
+"""The ASGI application: routes, headers of responses, live updates, and a server.
 
 uvicorn waits for the rest of a request without a limit. A client that sends half a request would
 keep its connection without end, and a thousand such clients would take all connections of the
 process. So a request must arrive whole within `PATIENCE`. Of the connections that wait for a
 request, the newest `MOST_WAITING` are kept.
 
-Pages are live: browsers are told that something has changed, and ask for the page again. A server
-that is told to stop waits for its responses to end, and a stream has no end of its own. So each
-looks whether uvicorn, which passes no word of it on, has been told; other servers cut it off.
+Pages are live: a stream notifies browsers of changes, and they request the page again. A server
+that stops waits for its responses to end, and a stream does not end by itself. So each stream
+checks whether uvicorn, which does not notify applications, is stopping; other servers cut streams
+off.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ from bide.worker.relay import OutboxLike
 
 
 async def data(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
-    """What a read says."""
+    """Return the result of a read as JSON."""
     read = READS.get(name := request.path_params["name"])
     if read is None:
         raise NotFound(f"There is no /api/{name}; there are {', '.join(READS)}.")
@@ -74,18 +75,18 @@ async def data(site: AsyncSite, request: Request, params: Params, role: Role) ->
 
 
 def failed_as_json(request: Request, error: Exception) -> Response:
-    """An error as `{"error": sentence}`."""
+    """Return an error as `{"error": sentence}`."""
     status, sentence = status_and_sentence(error)
     return _json({"error": sentence}, status)
 
 
 def _json(value: Any, status: int) -> Response:
-    text = json.dumps(plain(value))  # in ASCII: nothing in it is mistaken for something else
+    text = json.dumps(plain(value))  # in ASCII, which no browser can misread
     return Response(text, status, extra_headers(status), "application/json")
 
 
 VARIABLES: Final = {Role.VIEWER: "BIDE_WEB_VIEWER_TOKEN", Role.OPERATOR: "BIDE_WEB_OPERATOR_TOKEN"}
-"""The environment's tokens, which hold where none is given."""
+"""The variables with the tokens that apply if none are given."""
 
 
 def credentials_are_set() -> bool:
@@ -94,7 +95,7 @@ def credentials_are_set() -> bool:
 
 
 LONGEST_FORM: Final = 100_000
-"""Bytes of a form."""
+"""Maximum bytes of a form."""
 
 Answer = Callable[[AsyncSite, Request, Params, Role], Awaitable[Response]]
 Failed = Callable[[Request, Exception], Response]
@@ -133,7 +134,7 @@ def app(
             have rows of all queues, so `queues` may not be given too. They are read in threads.
 
     Raises:
-        UsageError: an argument is invalid, or no argument gives a role to anybody.
+        UsageError: an argument is invalid, or no argument gives a role to any request.
     """
     if authorize is None and viewer_token is None and operator_token is None:
         viewer_token = os.environ.get(VARIABLES[Role.VIEWER])
@@ -163,7 +164,7 @@ def app(
             route("/api/{name}", data, failed_as_json),
             route("/do", act, failed_as_page, "POST"),
             route("/{name}", page, failed_as_page),
-            # Without it Starlette redirects, before anybody is authenticated, by the Host header.
+            # Otherwise Starlette redirects by the Host header, before the authentication.
             route("/{path:path}", _without_slash, failed_as_page),
         ],
         middleware=[Middleware(_WithHeaders)],
@@ -222,17 +223,17 @@ Scope = MutableMapping[str, Any]
 
 
 class _Static(StaticFiles):
-    """What stands beside pages; kept by browsers, as its address says which version it is."""
+    """Static files, which browsers cache because their addresses contain the version."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
-        if scope["path_params"]["version"] == version():  # an older page may ask for another
+        if scope["path_params"]["version"] == version():  # an old page may request another
             response.headers["cache-control"] = "public, max-age=31536000, immutable"
         return response
 
 
 class _WithHeaders:
-    """Every response says what a browser may do with it."""
+    """Adds the headers that restrict browsers to every response."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -253,42 +254,42 @@ class _WithHeaders:
 
 
 EVERY: Final = 1.0
-"""Seconds between looks at the server, however many browsers watch."""
+"""Seconds between reads of the server, however many browsers watch."""
 
 STREAMS: Final = 200
-"""Streams that are open at once, at most."""
+"""Maximum number of open streams."""
 
 STREAMS_OF_ONE: Final = 100
-"""Streams of one address, at most: one client alone does not use up the streams of all."""
+"""Maximum number of streams of one address, so that one client does not use up all streams."""
 
 _STEP: Final = 0.25
-"""Seconds between looks whether the server stops."""
+"""Seconds between checks whether the server stops."""
 
 _QUIET: Final = 15.0
-"""Seconds after which something is said, so that a connection that has gone is noticed."""
+"""Seconds after which a comment is sent, so that a lost connection is noticed."""
 
 _AGAIN_MS: Final = 2_000
-"""After how long a browser connects again, if its connection breaks."""
+"""Milliseconds after which a browser connects again if its connection breaks."""
 _LATER_MS: Final = 60_000
-"""After how long it does so if its stream was ended to make room: otherwise two would end each
-other's stream in turn."""
+"""Milliseconds after which it connects again if its stream was ended for another: otherwise two
+browsers would end each other's streams in turn."""
 
 
 class _Look(NamedTuple):
     seen: float
-    """When things stood so at the latest, of `time.time()`; hosts behind one address share it."""
+    """The latest time of this state (`time.time()`), which hosts behind one address share."""
     stand: int
-    """A number for how things stood."""
+    """A number that identifies the state."""
 
 
 @dataclass(eq=False)
 class _Stream:
-    """A browser that is told."""
+    """The stream of a browser."""
 
     client: str
-    """Its address."""
+    """The address of the browser."""
     is_over: bool = False
-    """Whether it has made room for another."""
+    """Whether it was ended for another stream."""
 
 
 @dataclass
@@ -320,7 +321,7 @@ class _Here:
 
 
 class Live:
-    """Looks at the counts of all queues while anybody watches."""
+    """Reads the counts of all queues while there is a stream."""
 
     def __init__(self, site: AsyncSite) -> None:
         self._site = site
@@ -329,7 +330,7 @@ class Live:
     async def stream(
         self, site: AsyncSite, request: Request, params: Params, role: Role
     ) -> Response:
-        """Server-sent events: `change` with when it was seen, and `failure` with a sentence.
+        """Return server-sent events: `change` with its time, and `failure` with a sentence.
 
         Another site's page is refused: its browser would keep the connection.
         """
@@ -373,7 +374,7 @@ class Live:
             here.streams.pop(stream, None)
 
     async def _next_look(self, here: _Here) -> _Look | None:
-        """How things stand; None where the server stops before that is known."""
+        """Return the present state; None if the server stops before it is read."""
         while not _server_stops():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STEP):
@@ -392,7 +393,7 @@ class Live:
 
 
 def _server_stops() -> bool:
-    """Whether uvicorn was told to: its handler of signals belongs to what knows."""
+    """Whether uvicorn is stopping, according to the object of its signal handler."""
     handlers = map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))
     return any(getattr(getattr(each, "__self__", None), "should_exit", False) for each in handlers)
 
@@ -401,25 +402,25 @@ def _server_stops() -> bool:
 
 
 LAST_WORDS: Final = 5
-"""Seconds that a request has to end, once the page is told to stop: a change of many jobs, or a
-server that does not answer. Streams end at once."""
+"""Seconds for requests to end when the dashboard stops: a change of many jobs, or a server that
+does not answer. Streams end immediately."""
 
 PATIENCE: Final = 10.0
 """Seconds within which a request must arrive, with its headers and its body."""
 
 MOST_WAITING: Final = 100
-"""Connections that wait for a request, or for the rest of one, at most."""
+"""Maximum number of connections that wait for a request or the rest of one."""
 
 _TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 def serve(page: Starlette, listener: socket.socket) -> None:
-    """Serve a page until a signal says to stop."""
+    """Serve an application until a signal."""
     server(page, timeout_graceful_shutdown=LAST_WORDS).run(sockets=[listener])
 
 
 def server(page: Any, **options: Any) -> uvicorn.Server:
-    """Make a server of an ASGI application that bounds half requests; `options` are uvicorn's."""
+    """Return a server that limits incomplete requests; `options` are uvicorn's."""
 
     class Bounded(_Bounded):
         """A connection to this server."""
@@ -439,9 +440,9 @@ def server(page: Any, **options: Any) -> uvicorn.Server:
 
 
 class _Bounded(H11Protocol):
-    """A connection that is closed if its request does not arrive.
+    """A connection that is closed if its request does not arrive in time.
 
-    h11 bounds the size of incomplete headers; uvicorn bounds how much of a body is read ahead.
+    h11 limits the size of incomplete headers, and uvicorn limits how much of a body it buffers.
     """
 
     waiting: ClassVar[dict[_Bounded, None]]

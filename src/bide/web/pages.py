@@ -1,7 +1,7 @@
-"""The reads as HTML.
+"""Renders the data of `bide.views` as HTML.
 
-Whatever is written into a page is escaped by the templates' engine, and made harmless before:
-control characters, and those that turn the direction of a line, are shown as what they are.
+The template engine escapes all text of a page. Control characters, and characters that change the
+direction of text, are replaced by visible escapes before.
 """
 
 from __future__ import annotations
@@ -45,42 +45,42 @@ _PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "lateness": draw_heatmap,
 }
 _LONGEST: Final = 100_000
-"""Characters of one value that a page shows; the API has all of them."""
+"""Maximum characters of a value on a page; the API returns all of them."""
 
 REFRESH: Final = "x-bide-refresh"
-"""The header of a page that refreshes itself."""
+"""The header of requests of a page that refreshes itself."""
 
 _LEAST: Final = 0.9
-"""Seconds between two such reads, at least."""
+"""Minimum seconds between two such reads."""
 
 
 class _Shown(NamedTuple):
     m: dict[str, Any]
     seen: float
-    """When it was read, of `time.time()`: all that was told of before (`live.py`) is in it."""
+    """When it was read (`time.time()`): it contains all changes that were reported before."""
     until: float
-    """When it may be read again, of `time.monotonic()`."""
+    """When it may be read again (`time.monotonic()`)."""
 
 
 _REST: Final = 10
-"""A page is read again after so many times what reading it took: however dear it is, however many
-show it, however often something changes, one is a tenth of a processor's work at most."""
+"""The pause between reads of a page, as a multiple of the read's duration. So a page takes at most
+a tenth of a processor, for any number of browsers and changes."""
 _LONGEST_REST: Final = 60.0
 """Seconds."""
 
 
 def _rest_after(took: float) -> float:
-    """Seconds for which pages that refresh themselves share what one of them has read."""
+    """Return the seconds for which pages that refresh themselves share a read."""
     return min(_REST * took, _LONGEST_REST)
 
 
 def recent() -> PerLoop[ReadThroughCache[_Shown]]:
-    """Make what an application keeps of pages that refresh themselves."""
+    """Create the cache for pages that refresh themselves."""
     return PerLoop(lambda: ReadThroughCache(0.0, _rest_after))
 
 
 async def page(site: AsyncSite, request: Request, params: Params, role: Role) -> Response:
-    """What a read says, as a page."""
+    """Return the result of a read as a page."""
     name = request.path_params.get("name", HOME)
     read = READS.get(name)
     if read is None:
@@ -94,7 +94,7 @@ async def page(site: AsyncSite, request: Request, params: Params, role: Role) ->
 
     if REFRESH not in request.headers:
         shown = await look()
-    else:  # many look at the same: it is read once for all of them
+    else:  # browsers with the same page share a read
         shown = await request.app.state.recent.current.read((name, *params.pairs), look)
     least = max(_LEAST, shown.until - time.monotonic())
     picture = drawn(shown.m) if (drawn := _PICTURES.get(name)) else None
@@ -103,7 +103,7 @@ async def page(site: AsyncSite, request: Request, params: Params, role: Role) ->
 
 
 def failed_as_page(request: Request, error: Exception) -> Response:
-    """An error as a page."""
+    """Return an error as a page."""
     status, sentence = status_and_sentence(error)
     return render(
         request, "error", status, sentence=sentence, role=None, params=Params(""), site=None
@@ -111,7 +111,7 @@ def failed_as_page(request: Request, error: Exception) -> Response:
 
 
 def render(request: Request, name: str, status: int = 200, **values: Any) -> Response:
-    """A template, filled."""
+    """Render a template."""
     root = request.scope.get("root_path", "").rstrip("/")
 
     def link(page: str, **parameters: Any) -> str:
@@ -201,7 +201,7 @@ def _lateness(seconds: float | None) -> str:
 
 
 def _time(at: str | None) -> Markup | str:
-    """A moment: UTC as it is written, which a script turns into the reader's own time."""
+    """Format a moment in UTC, which a script converts to the reader's time zone."""
     if at is None:
         return "–"
     read = datetime.fromisoformat(at)
@@ -210,7 +210,7 @@ def _time(at: str | None) -> Markup | str:
 
 @jinja2.pass_context
 def _relative(page: jinja2.runtime.Context, at: str | None, now: str | None = None) -> Markup | str:
-    """How far off a moment is, kept right by a script."""
+    """Format the time until or since a moment, which a script updates."""
     if at is None:
         return "–"
     read = datetime.fromisoformat(at)
@@ -222,7 +222,7 @@ def _relative(page: jinja2.runtime.Context, at: str | None, now: str | None = No
 
 
 def _story(job: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What happened to a job until now, in its order."""
+    """Return the history of a job in order."""
     told = [(each["at"], "moved", each) for each in job["rescheduled"]]
     told += [(each["started"], "attempt", each) for each in job["attempts"]]
     return [(what, each) for _, what, each in sorted(told, key=lambda one: one[0])]
@@ -231,15 +231,15 @@ def _story(job: dict[str, Any]) -> list[tuple[str, Any]]:
 def _wall(at: str, zone: str) -> str:
     try:
         return f"{datetime.fromisoformat(at).astimezone(zone_of(zone)):%Y-%m-%d %H:%M:%S %Z}"
-    except UsageError:  # this machine knows no such zone
+    except UsageError:  # this machine does not know the time zone
         return "–"
 
 
 @cache
 def version() -> str:
-    """Part of the address of what stands beside pages, and of what that asks for by itself.
+    """Return the version in the addresses of static files and of the files that they load.
 
-    A new release is not shown with an old one's style or scripts.
+    So a new release never uses cached styles or scripts of an old release.
     """
     there = resources.files("bide.web").joinpath("static").iterdir()
     data = [each.read_bytes() for each in sorted(there, key=lambda each: each.name)]

@@ -1,4 +1,4 @@
-"""Which jobs a form means: one by its id, those due in a range, or those that fit a filter."""
+"""The jobs that a form selects: by id, by a range of due times, or by a filter."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from bide.views.jobs import read_filter, read_range
 from bide.views.params import LATEST_US, Params, read_moment
 
 MOST: Final = 100_000
-"""Jobs of a range that one form changes; what is left is for the next."""
+"""Maximum number of jobs of a range that one form changes."""
 
 LOOK: Final = 20_000
-"""Jobs that are looked at for those that fit a filter; the next part continues from there."""
+"""Maximum number of jobs that one form reads for a filter; the next form continues there."""
 
 _DATED: Final = (State.ACTIVE, *FINISHED)
-"""States of which a job has the moment at which it came there."""
+"""States for which the moment of the change to the state is known."""
 
 
 @dataclass
 class Selection:
-    """The jobs that a form means."""
+    """The jobs that a form selects."""
 
     ids: dict[str, list[str]] = field(default_factory=dict)
-    """By queue."""
+    """The ids by queue."""
     named: bool = False
-    """Whether it is one job, by its id."""
+    """Whether it is one job that was selected by its id."""
     states: tuple[State, ...] = (State.WAITING, State.DELAYED)
-    """In which they are meant: what has come to another meanwhile is not."""
+    """The allowed states; jobs that have changed to another state are not selected."""
     total: int = 0
-    """How many there are to mean, where that is known without looking at each; else how many
-    there are to look at."""
+    """The number of selected jobs, if it is known without reading each; otherwise the number of
+    jobs to read."""
     as_of_us: int = 0
-    """When they were chosen: what has begun or ended since is not meant."""
+    """When they were selected; jobs that have started or ended since are not selected."""
     tasks: Counter[str] = field(default_factory=Counter)
-    """How many are of which task, where they were looked at."""
+    """The number of jobs of each task, if the jobs were read."""
     looked: int | None = None
-    """How many were looked at, in earlier parts too; None where that was not needed."""
+    """Number of jobs read, including earlier forms; None if no job had to be read."""
     next: Place | None = None
-    """Where to look on."""
+    """The position from which to continue."""
 
     @property
     def count(self) -> int:
-        """How many jobs this is."""
+        """The number of jobs."""
         return sum(map(len, self.ids.values()))
 
     def rest(self, moved: Counter[str]) -> str | None:
-        """Where those that are left begin, once so many jobs of each queue have left their list.
+        """Return the position of the remaining jobs, after so many jobs have left their lists.
 
-        None where nothing is left; empty where those that are left are what the same form means.
+        None if no jobs remain; empty if the same form selects the remaining jobs.
         """
         if self.next is not None:
             return str(self.next.up(moved[self.next.queue]))
@@ -129,7 +129,7 @@ SETTINGS: Final = (*_LIMITS, *_KEPT)
 
 
 def settings_shown(queue: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of a queue's settings, from a queue as `views.queues` has it."""
+    """Return the form fields of a queue's settings, from the result of `views.queues`."""
     limits, kept = queue["counts"]["limits"], queue["retention"]
     shown = {name: str(limits[name] or "") for name in _LIMITS}
     for state in _KEPT[:3]:
@@ -138,7 +138,7 @@ def settings_shown(queue: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _size(number: int) -> str:
-    """A number of bytes, as `Retention` reads it; of a large odd one, nearly."""
+    """Format bytes in a form that `Retention` reads; large numbers are rounded."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if number >= size and number % size == 0:
             return f"{number // size}{unit}"
@@ -146,7 +146,7 @@ def _size(number: int) -> str:
 
 
 def stand_of(settings: Mapping[str, str]) -> str:
-    """What a form of these settings carries, to show that they have not changed meanwhile."""
+    """Return the settings as one text, with which a form detects changes by others."""
     return " ".join(settings[name] or "-" for name in SETTINGS)
 
 
@@ -194,7 +194,7 @@ def read_group_settings(params: Params) -> GroupSettings:
 
 
 def _whole(text: str, name: str) -> int | None:
-    """Read a whole number; None for nothing."""
+    """Parse an integer; None if empty."""
     if not text:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 12:
@@ -209,7 +209,7 @@ _LARGEST_LIMIT: Final = 10**15
 
 
 class Wish(NamedTuple):
-    """What a form asks for."""
+    """The times of a schedule in a form."""
 
     timing: Timing
     missed: Missed
@@ -217,7 +217,7 @@ class Wish(NamedTuple):
 
 
 def filled(shown: Mapping[str, Any]) -> dict[str, str]:
-    """The form's fields, from a schedule as `reads.schedules` has it."""
+    """Return the form's fields, from a schedule in the form of `views.schedules`."""
     kind = next((kind for kind in _KINDS if shown[kind]), "at")
     return {
         "kind": kind,
@@ -234,7 +234,7 @@ def filled(shown: Mapping[str, Any]) -> dict[str, str]:
 
 
 def given(params: Params) -> dict[str, str]:
-    """The form's fields, as they were sent."""
+    """Return the form's fields as they were sent."""
     return {name: " ".join(params.text(name).split()) for name in FIELDS}
 
 

@@ -1,4 +1,4 @@
-"""The backend: tasks of `django.tasks` become jobs, and jobs results."""
+"""The backend of `django.tasks`: converts its tasks to jobs, and jobs to its results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bide.tasks.task import check_options
 
 
 def _package() -> str:
-    """Django's own, where it has one; else the package `django-tasks`."""
+    """Return Django's own package of tasks if it has one, otherwise `django-tasks`."""
     for package in ("django.tasks", "django_tasks"):
         if importlib.util.find_spec(package) is not None:
             return package
@@ -67,7 +67,7 @@ class Backend(_Base):  # type: ignore[misc]
             ImproperlyConfigured: an option is not one of those above, or is invalid.
         """
         super().__init__(alias, params)
-        self._given: dict[str, Any] = {  # in capitals too, as Django writes it
+        self._given: dict[str, Any] = {  # also in capitals, as Django writes it
             "outbox" if name == "OUTBOX" else name: value for name, value in self.options.items()
         }
         for name in self._given:
@@ -77,7 +77,7 @@ class Backend(_Base):  # type: ignore[misc]
                     f"{', '.join(_OPTIONS)}."
                 )
         self._named: list[str] = list(params.get("QUEUES") or self.queues)
-        """QUEUES, in their order."""
+        """The names in QUEUES, in their order."""
         self._on_commit: bool | str = self._given.get("on_commit", True)
         given = {name: self._given[name] for name in _TASK_OPTIONS if name in self._given}
         self._outbox = self._read_outbox()
@@ -88,28 +88,28 @@ class Backend(_Base):  # type: ignore[misc]
             raise ImproperlyConfigured(f"OPTIONS of TASKS[{alias!r}]: {error}") from error
 
     def validate_task(self, task: Any) -> None:
-        """Refuse what cannot be run, and let workers of this process run the others."""
+        """Refuse a task that no worker could run; let workers of this process run other tasks."""
         super().validate_task(task)
         try:
             name = serve(task)
         except UsageError as error:
             kinds = part_of(task, "exceptions")
-            # Django calls it the one, django-tasks the other.
+            # Django and django-tasks have different names for it.
             refused = getattr(kinds, "InvalidTask", None) or kinds.InvalidTaskError
             raise refused(str(error)) from error
-        if known[name] is task:  # and not what `using` has made of it, once more for each job
+        if known[name] is task:  # not the copy that `using` creates for each job
             for queue in self._named or [task.queue_name]:
                 note_task_queue(
                     name, TaskQueue(queue, self._given.get("url"), self._given.get("prefix"))
                 )
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Make a job; it is sent when the transaction is committed, unless told otherwise.
+        """Enqueue a job; with `on_commit` or `outbox`, it is sent after the commit.
 
         Raises:
             InvalidTask: no worker could run it (InvalidTaskError of django-tasks).
             TypeError: an argument is not JSON.
-            BideError: an argument is not what the task takes, or the server refuses.
+            BideError: an argument does not fit the task, or the server refuses.
         """
         self.validate_task(task)
         result = new_result(task, new_id(), args, kwargs)
@@ -140,12 +140,12 @@ class Backend(_Base):  # type: ignore[misc]
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """Read a job.
+        """Return the result of a job.
 
         Raises:
-            TaskResultDoesNotExist: there is none, or its task is in no module that this process
-                has imported.
-            BideError: the server cannot be asked.
+            TaskResultDoesNotExist: there is no such job, or this process has not imported the
+                module of its task.
+            BideError: the server cannot be reached, or refuses.
         """
         queue, _, job_id = str(result_id).rpartition(":")
         if not queue or (self.queues and queue not in self.queues):
@@ -193,10 +193,10 @@ class Backend(_Base):  # type: ignore[misc]
 
 
 def job_name(task: Any) -> str:
-    """The name that the jobs of a task have.
+    """Return the name of a task in its jobs.
 
     Raises:
-        UsageError: its backend is another, so no job is made of it.
+        UsageError: it has another backend, which creates no jobs.
     """
     backend = task.get_backend()
     if not isinstance(backend, Backend):
@@ -233,18 +233,18 @@ def _servers() -> list[dict[str, str]]:
 
 @lru_cache(maxsize=256)
 def _queue(name: str, url: str | None, prefix: str | None) -> Queue:
-    """One for all threads; Django makes a backend for each."""
+    """Return a queue, which threads share; Django creates a backend for each thread."""
     queue = Queue(name, url=url, prefix=prefix)
-    queue._permit = Permit(None)  # the URL is that of the settings, though a test be the first
+    queue._permit = Permit(None)  # the URL of the settings, even if a test makes the first call
     return queue
 
 
 @lru_cache(maxsize=64)
 def _outbox(using: str) -> Outbox:
-    """One for all threads, as it has connections to the server."""
+    """Return the outbox, which threads share because it has connections to the server."""
     return Outbox(using)
 
 
 def _priority(priority: int) -> int:
-    """From -100 to 100, to 0 to 9; 0 is the default of both, 5."""
+    """Convert a priority from -100 to 100 to bide's 0 to 9; Django's default 0 becomes 5."""
     return 5 + -(-priority * 4 // 100) if priority >= 0 else 5 - -(priority * 5 // 100)

@@ -29,7 +29,7 @@ from bide.errors import UsageError
 T = TypeVar("T")
 
 _PATIENCE: Final = 60.0
-"""Seconds until a request is given up."""
+"""Time-out of a request in seconds."""
 
 _ROLE: Final = "bide.role"
 
@@ -47,7 +47,7 @@ def staff_role(request: HttpRequest) -> str | None:
     return "operator" if user.is_superuser else "viewer" if user.is_staff else None
 
 
-@csrf_exempt  # type: ignore[untyped-decorator]  # it checks where a change comes from by itself
+@csrf_exempt  # type: ignore[untyped-decorator]  # it checks the origin of changes by itself
 def dashboard(
     request: HttpRequest,
     path: str = "",
@@ -65,11 +65,11 @@ def dashboard(
         user = getattr(request, "user", None)
         if user is None or user.is_authenticated:
             raise PermissionDenied
-        from django.contrib.auth.views import redirect_to_login  # needs the app of its models
+        from django.contrib.auth.views import redirect_to_login  # its models need their app
 
         return redirect_to_login(request.get_full_path())
     if path == "api/live":
-        return HttpResponse(status=204)  # a browser does not ask for this stream again
+        return HttpResponse(status=204)  # a browser does not request this stream again
     return _on_loop(_answer(request, path, found))
 
 
@@ -130,7 +130,7 @@ def _page() -> Any:
 
 
 class _Loop:
-    """An event loop in a thread; a fork needs another one."""
+    """An event loop in a thread; a forked child needs its own."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()

@@ -1,4 +1,4 @@
-"""How a worker runs a task of `django.tasks`: with its context, its signals, fresh connections.
+"""Runs tasks of `django.tasks` in workers: with their context, their signals and fresh connections.
 
 Django closes a connection that is too old, or broken, when a request starts and ends. A job has no
 request: without this module, a worker's thread would keep connections that the database has closed.
@@ -6,7 +6,7 @@ request: without this module, a worker's thread would keep connections that the 
 A connection that is in a transaction before the job starts stays open. A test has started the
 transaction and runs the job in it, and closing the connection would break the transaction.
 
-A task may be of Django itself or of the package `django-tasks`; the class of the task says which.
+A task may be of Django itself or of the package `django-tasks`; its class shows which.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DatabaseConnections(Middleware):
 
 
 def fresh_connections() -> Any:
-    """A context, plain in a thread and async on an event loop."""
+    """Return a context manager that closes old connections, for threads and event loops."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -82,11 +82,11 @@ def _close_old(but: Collection[str] | None = None) -> list[str]:
     """Close connections as `close_old_connections` of Django does.
 
     Args:
-        but: the aliases of the connections to leave alone if they are in a transaction; by default
-            any that is in one.
+        but: the aliases of the connections to keep open if they are in a transaction; by default
+            all that are in one.
 
     Returns:
-        The aliases of those that were left alone.
+        The aliases of the connections that stay open.
     """
     left = []
     for connection in connections.all(initialized_only=True):
@@ -107,18 +107,18 @@ STATUS: Final = {
 
 
 def part_of(task: Any, part: str) -> Any:
-    """A module of the package that a task is of."""
+    """Import a module of the package of a task."""
     package = type(task).__module__.rpartition(".")[0]
     return importlib.import_module(f"{package}.{part}")
 
 
 def result_id(queue: str, job_id: str) -> str:
-    """What a result is called: where it is, and its job's id."""
+    """Return the id of a result: its queue and the job's id."""
     return f"{queue}:{job_id}"
 
 
 def new_result(task: Any, job_id: str, args: Any, kwargs: Any) -> Any:
-    """The result of a job that is about to be enqueued."""
+    """Return the result of a job that is about to be enqueued."""
     return _make(task, job_id, "READY", list(args), dict(kwargs), enqueued_at=timezone.now())
 
 
@@ -130,7 +130,7 @@ def running_result(
     status: str = "RUNNING",
     value: Any = None,
 ) -> Any:
-    """The result of the job that runs now, or, with a status, of one that has just ended."""
+    """Return the result of the running job, or with a status, of a job that has just ended."""
     task = _in_queue(task, job.queue)
     workers = [job.worker] * max(1, job.attempt)
     now = timezone.now()
@@ -143,19 +143,19 @@ def running_result(
         kind = type(value)
         errors.append(_error(task, f"{kind.__module__}.{kind.__qualname__}", text))
         value = None
-    # Arguments have become what annotations say; a result shows them as they travelled.
+    # Arguments were converted to annotated types; a result shows their stored forms.
     args, kwargs = msgspec.to_builtins((list(args), dict(kwargs or {})), enc_hook=simplify)
     return _make(task, job.id, status, args, kwargs, value, workers=workers, errors=errors, **times)
 
 
 def _in_queue(task: Any, queue: str) -> Any:
-    """The task as `using` made it; as it was declared, in a queue that is none of its backend's."""
+    """Return the task for a queue; the declared task if the backend does not have the queue."""
     queues = task.get_backend().queues
     return task if queues and queue not in queues else task.using(queue_name=queue)
 
 
 def stored_result(task: Any, job: Job[Any]) -> Any:
-    """The result of a job as it has been read."""
+    """Return the result of a job that was read."""
     status = STATUS.get(job.status, "READY")
     errors = [
         _error(task, attempt.error.type, attempt.error.traceback)
@@ -206,7 +206,7 @@ def _make(
         worker_ids=list(workers),
         **times,
     )
-    object.__setattr__(result, "_return_value", value)  # it is frozen, and no argument
+    object.__setattr__(result, "_return_value", value)  # frozen, and not an argument
     return result
 
 
@@ -216,16 +216,16 @@ def _error(task: Any, path: str, text: str) -> Any:
 
 
 def _local(at: datetime | None) -> datetime | None:
-    """As Django's settings want moments: aware, or naive and local."""
+    """Convert a moment as Django's settings require: aware, or naive and local."""
     return at if at is None or settings.USE_TZ else timezone.make_naive(at)
 
 
 known: Final[dict[str, Any]] = {}
-"""Name -> task, of those that this process has; no other is looked for, whatever a job names."""
+"""Name -> task of this process. No other task is looked up, whatever name a job contains."""
 
 
 def serve(task: Any) -> str:
-    """Let workers of this process run a task; its name.
+    """Let workers of this process run a task; return its name.
 
     Options travel with each job: a task may be enqueued by several backends.
 
@@ -240,12 +240,12 @@ def serve(task: Any) -> str:
 
 
 def succeeded(job: CurrentJob, value: Any) -> None:
-    """Tell that a task has finished, and how."""
+    """Send the signal that a task has finished."""
     _finished(job, "SUCCESSFUL", value)
 
 
 def failed(job: CurrentJob, error: BaseException) -> None:
-    """Tell that a task has failed for good."""
+    """Send the signal that a task has failed for good."""
     _finished(job, "FAILED", error)
 
 
@@ -256,7 +256,7 @@ def _finished(job: CurrentJob, status: str, value: Any) -> None:
 
 
 def _wrapped(task: Any) -> Callable[..., Any]:
-    """The function as a worker calls it; its parameters are those that a producer gives."""
+    """Wrap the function for a worker; the wrapper has the parameters that producers pass."""
     function = task.func
 
     def begin(args: Any, kwargs: Any) -> Any:
@@ -284,7 +284,7 @@ def _wrapped(task: Any) -> Callable[..., Any]:
 
 
 def _without_context(function: Callable[..., Any]) -> inspect.Signature:
-    """What a producer gives; annotations are looked up here, as a wrapper has another module."""
+    """Return the signature for producers, with annotations that are looked up already."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1:]
     written = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
@@ -343,7 +343,7 @@ def on_commit(call: BlockingCall[P, Any], *, using: str | None = None) -> OnComm
 
 
 class AtCommit:
-    """What is sent at the commit; `hint` tells it from what others do then."""
+    """A send at the commit; `hint` recognises it among other callbacks."""
 
     def __init__(self, send: Callable[[], Any]) -> None:
         self._send = send
@@ -356,7 +356,7 @@ class AtCommit:
 
 
 def at_commit(send: Callable[[], Any], using: str | None) -> None:
-    """Call when the transaction is committed; at once where no database is set up."""
+    """Call a function at the commit; immediately if no database is configured."""
     name = using or "default"
     if connections[name].settings_dict["ENGINE"] == "django.db.backends.dummy":
         send()
@@ -365,8 +365,8 @@ def at_commit(send: Callable[[], Any], using: str | None) -> None:
 
 
 def hint() -> str:
-    """What a test should know of enqueues that wait for a commit; empty where none waits."""
-    if not settings.configured:  # Django is installed, and the test does not use it
+    """Return a hint for a test about enqueues that wait for a commit; empty if there are none."""
+    if not settings.configured:  # Django is installed, but the test does not use it
         return ""
     waiting = sum(
         isinstance(call, AtCommit) and call.waits

@@ -1,6 +1,6 @@
 """Sets Django up in a process of a worker, when a worker that serves this module imports it.
 
-Each run of a task lets go of old database connections, as a request of Django does.
+Each run of a task closes old database connections, as a request of Django does.
 """
 
 from __future__ import annotations

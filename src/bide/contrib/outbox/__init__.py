@@ -1,7 +1,7 @@
 """A transactional outbox, without a database library.
 
     rows.py     a change as a row, and what `once` stores: written in the user's transaction
-    sending.py  what becomes of each row, and the relay that sends the rows that were left
+    sending.py  the outcome of each row, and the relay that sends the remaining rows
 
 `bide.contrib.sqlalchemy` and `bide.contrib.django.outbox` keep the rows in a database.
 docs/decisions/0019-outbox.md explains the rules.
@@ -76,7 +76,7 @@ class OutboxBase:
     async def _relay_beside(self, burst: bool, stop: threading.Event) -> int:
         return await relay_in_thread(partial(self.relay, burst=burst, stop=stop), stop)
 
-    # -- looking and repairing
+    # -- reading and repairing
 
     def stats(self) -> OutboxStats:
         """Count the rows that have not been sent."""
@@ -94,7 +94,7 @@ class OutboxBase:
         """Remove rows of these numbers without sending them; return how many."""
         return self._on_rows(lambda rows: rows.delete(numbers))
 
-    # -- by the library
+    # -- implemented for each library
 
     def check_ready(self) -> None:
         """Raise UsageError if the outbox cannot relay."""

@@ -37,10 +37,10 @@ Verb = Literal["enqueue", "push", "cancel", "cancel-waiting", "reschedule", "pro
 AnyQueue = Queue | AsyncQueue
 
 BATCH: Final = 500
-"""Rows that are sent together at most."""
+"""Maximum number of rows that are sent together."""
 
 LONGEST_STEP: Final = 64
-"""Characters of a step of `once`."""
+"""Maximum characters of a step of `once`."""
 
 
 class ChangeRow(NamedTuple):
@@ -196,7 +196,7 @@ def _rows(queue: QueueCore[Any], verb: Verb, jobs: Sequence[Prepared]) -> list[C
 
 
 def _key_of(constraints: str) -> str | None:
-    """Return the dedup key of a job; refuse a policy whose answer would get lost."""
+    """Return the dedup key of a job; refuse a policy whose error would be lost."""
     if not has_dedup(constraints):
         return None
     read = Constraints.read(constraints.encode())
@@ -251,7 +251,7 @@ class OnceBase:
         self.result = None if result is None else unpack(bytes(result), "json")
 
     def _packed(self) -> bytes:
-        """Return the result as it is stored."""
+        """Return the stored form of the result."""
         try:
             return pack(self.result, "json")
         except Exception as error:

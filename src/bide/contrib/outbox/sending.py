@@ -1,12 +1,12 @@
-"""Send rows to the server, say what becomes of each, and relay those that were left.
+"""Sends rows to the server, decides what happens with each, and relays the remaining rows.
 
 A row ends in one of three ways. SENT: the server has answered. LATER: it may succeed later, so the
 row stays. REFUSED: a repeat cannot succeed, so the row stays with its error until someone retries
 or deletes it.
 
-A round claims rows, sends them, and commits what became of them. The fast path and the relay do the
-same. The rows are removed first, which locks them. So no other sender has them, and if this process
-dies, its transaction is rolled back and the rows are there.
+The fast path and the relay work in rounds. A round claims rows, sends them, and commits the
+outcomes. The rows are deleted first, which locks them. So no other sender has them, and if this
+process dies, its transaction is rolled back and the rows are restored.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ KEPT: Final = ("id", "written_us", "tries", *ChangeRow._fields)
 """The columns of a row that is put back."""
 
 SWEPT: Final = 1_000
-"""Rows of `once` that one statement removes at most."""
+"""Maximum rows of `once` that one statement removes."""
 
 _FIRST_PAUSE_US, _LONGEST_PAUSE_US = 1_000_000, 60_000_000
-"""Before a row is tried again that could not be sent: the first, and the longest after doubling."""
+"""The pause before an unsent row is tried again: the first one, and the maximum after doubling."""
 
 _LONGEST_ERROR: Final = 1000
 
@@ -80,10 +80,10 @@ _REST: Final = 5.0
 """Seconds without the fast path after the server could not be reached: the relay tries."""
 
 POLL: Final = 1.0
-"""Seconds between looks at an empty table."""
+"""Seconds between reads of an empty table."""
 
 LONGEST_PAUSE: Final = 5.0
-"""Seconds between attempts while the server or the database is down, at most."""
+"""Maximum seconds between attempts while the server or the database is down."""
 
 SWEEP_EVERY: Final = 60.0
 """Seconds between removals of old rows of `once`."""
@@ -107,9 +107,9 @@ class Sent(NamedTuple):
     """The outcomes of rows that were sent together."""
 
     errors: dict[int, BideError]
-    """By the number of the row; a row without an error was sent."""
+    """The errors, by the number of the row; a row without an error was sent."""
     down: BideError | None
-    """The error because of which no more can be sent now."""
+    """The error because of which no more rows can be sent now."""
 
 
 class _Queue(Queue):
@@ -123,7 +123,7 @@ class _Queue(Queue):
 
 
 class _AsyncQueue(AsyncQueue):
-    """The same for an event loop."""
+    """Such a queue for an event loop."""
 
     def _make_client(self, url: str, clock: str) -> aio.AsyncClient:
         made = super()._make_client(url, clock)
@@ -142,7 +142,7 @@ class Sender:
         self._queues: dict[tuple[str, str], AnyQueue] = {}
 
     def send(self, rows: Sequence[Written]) -> Sent:
-        """Send rows of different jobs, and return what became of each."""
+        """Send rows of different jobs, and return the outcomes."""
         errors: dict[int, BideError] = {}
         down: BideError | None = None
         by_queue: dict[tuple[str, str], list[Written]] = {}
@@ -192,7 +192,7 @@ class Sender:
     def _add(
         self, queue: AnyQueue, rows: Sequence[Written], errors: dict[int, BideError]
     ) -> BideError | None:
-        """Add jobs: all in as few round trips as can be, and after a refusal, one by one."""
+        """Add jobs in as few round trips as possible; after a refusal, one by one."""
         if not rows:
             return None
         jobs = [written.row.prepared(written.elapsed_us) for written in rows]
@@ -200,7 +200,7 @@ class Sender:
             self._wait(queue._send(jobs))
             return None
         replies = self._wait(queue._attempt(jobs))
-        replies += [None] * (len(rows) - len(replies))  # after a refusal, no more were sent
+        replies += [None] * (len(rows) - len(replies))  # after a refusal, no other row was sent
         down = _down(replies)
         unsent = [
             written
@@ -265,9 +265,9 @@ class Round(NamedTuple):
     """The result of one round."""
 
     claimed: int = 0
-    """Rows that were tried."""
+    """Number of rows that were tried."""
     sent: int = 0
-    """Rows that were sent and removed."""
+    """Number of rows that were sent and removed."""
     down: BideError | None = None
     """The error because of which no row can be sent now."""
 
@@ -343,12 +343,12 @@ class ClaimedRow(NamedTuple):
         return cls(id, written_us, tries, row._replace(body=bytes(row.body)), elapsed_us)
 
     def values(self) -> dict[str, Any]:
-        """Return its columns, except those that say how it fared."""
+        """Return its columns, except those about its attempts."""
         return {"id": self.id, "written_us": self.written_us, **self.row._asdict()}
 
 
 class Fared(NamedTuple):
-    """The columns of a row that is put back which say how it fared."""
+    """The columns about the attempts of a row that is put back."""
 
     tries: int
     error: str
@@ -484,7 +484,7 @@ def told(error: Exception) -> str:
 
 
 def wait_for_notify(driver: Any, seconds: float, pause: Callable[[float], bool]) -> None:
-    """Return when PostgreSQL has notified, or the relay is stopped, or the time is over.
+    """Return when PostgreSQL has notified, the relay is stopped, or the time has passed.
 
     Args:
         driver: a connection of psycopg or psycopg2 that listens.

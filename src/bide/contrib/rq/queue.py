@@ -1,6 +1,6 @@
-"""The queue: RQ's own, whose enqueue also takes `delay=`; and the scripts of this package.
+"""`DelayQueue`, an `rq.Queue` whose enqueue takes `delay=`; and the scripts of this package.
 
-A script is loaded, named by its content, and run over RQ's connection.
+Scripts run over RQ's connection.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ NO_CLUSTER: Final = (
 
 @cache
 def load(name: str) -> tuple[str, str]:
-    """The script of this name, after the part that all share; and its SHA-1, as servers know it."""
+    """Return the text of a script, after the shared part, and its SHA-1."""
     folder = resources.files("bide.contrib.rq").joinpath("lua")
     text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("common", name))
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def run(client: Any, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-    """Run a script; its reply. In a pipeline it is only queued, and there is no reply.
+    """Run a script and return its reply; in a pipeline it is only queued, without a reply.
 
     Raises:
         UsageError: the server is part of a cluster.
@@ -57,7 +57,7 @@ def run(client: Any, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any
     """
     text, sha = load(name)
     if isinstance(client, Pipeline):
-        # By its text: a server that has lost its scripts would refuse a part of a transaction.
+        # By its text, because a server without the script would refuse a part of the transaction.
         return client.eval(text, len(keys), *keys, *args)
     try:
         try:
@@ -65,7 +65,7 @@ def run(client: Any, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any
         except NoScriptError:
             return client.eval(text, len(keys), *keys, *args)
     except ResponseError as error:
-        # The client library has classes for some of these replies, and has cut their first word.
+        # For some of these replies, the client library has classes, and removes the first word.
         words = str(error) + type(error).__name__
         if any(word in words for word in ("CROSSSLOT", "CrossSlot", "MOVED", "Moved")):
             raise UsageError(NO_CLUSTER) from None
@@ -76,14 +76,14 @@ def check_connection(client: object) -> None:
     """Refuse a client of a cluster.
 
     Raises:
-        UsageError: it is one.
+        UsageError: it is a client of a cluster.
     """
     if isinstance(client, redis.RedisCluster):
         raise UsageError(NO_CLUSTER)
 
 
 WAKEUPS: Final = "rq:delay_hint:"
-"""A channel for each queue: when the job is due that has just become its earliest."""
+"""The channel of each queue: the due time of a job that has just become its earliest."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class RqKeys:
 
     @classmethod
     def of(cls, queue: rq.Queue) -> RqKeys:
-        """The keys of a queue; a subclass may have RQ's prefixes changed.
+        """Return the keys of a queue; a subclass may change RQ's prefixes.
 
         Raises:
             UsageError: its name is that of the gate, or its `delay_key` is not the name of a key.
@@ -145,13 +145,13 @@ class RqKeys:
 
 
 GONE: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
-"""The errors that show that a server went away."""
+"""The errors of a lost server."""
 
 _NOT_TCP: Final = "path"
 
 
 def client_like(connection: redis.Redis, reply_timeout: float) -> redis.Redis:
-    """Make a client with a pool of its own, to the same server with the same credentials.
+    """Create a client of the same server, with the same credentials and its own pool.
 
     The library's own retries are off: the caller must learn at once that a server is gone.
 
@@ -175,10 +175,10 @@ def client_like(connection: redis.Redis, reply_timeout: float) -> redis.Redis:
 
 
 def client_of(url: str) -> redis.Redis:
-    """A client of the server that a URL means, which `bide.client.url.resolve_url` has passed.
+    """Create a client from a URL that `bide.client.url.resolve_url` has returned.
 
     Raises:
-        UsageError: it means a Cluster.
+        UsageError: the URL means a Cluster.
     """
     servers = read_servers(url)
     if servers.kind == "cluster":
@@ -189,7 +189,7 @@ def client_of(url: str) -> redis.Redis:
     sentinels.sentinels = [
         redis.Redis.from_url(**options(one, Retry, REPLY_TIMEOUT)) for one in servers.named
     ]
-    node = servers.url_of("master", 0)  # the Sentinels say where it is
+    node = servers.url_of("master", 0)  # the Sentinels return its address
     pool = redis.ConnectionPool.from_url(**options(node, Retry, REPLY_TIMEOUT))
     settings = {k: v for k, v in pool.connection_kwargs.items() if k not in ("host", "port")}
     is_tls = issubclass(pool.connection_class, redis.SSLConnection)
@@ -208,7 +208,7 @@ def describe(connection: redis.Redis) -> str:
 
 
 From = Literal["in", "at"]
-"""What microseconds count from: the server's now, or the epoch."""
+"""The start of a time in microseconds: the server's present time, or 1970."""
 
 _YEAR_2200: Final = 7_258_118_400
 
@@ -398,11 +398,11 @@ class DelayQueue(rq.Queue):
         return job
 
     def _delaying(self, delay: Duration | None) -> DelayQueue:
-        """This queue, for one enqueue that is delayed: so RQ's own code reads all other options."""
+        """Return a copy of this queue for one delayed enqueue: RQ reads all other options."""
         us = delay_to_us(delay) if delay is not None else 0
         if not us:
             return self
-        self.get_redis_server_version()  # asked once, and not by each copy
+        self.get_redis_server_version()  # once, not in each copy
         one = copy.copy(self)
         one._delay_us = us
         return one
@@ -417,7 +417,7 @@ class DelayQueue(rq.Queue):
         unique: bool,
         call: str | None = None,
     ) -> Job:
-        call = call or secrets.token_hex(8)  # by which the script knows a repeat
+        call = call or secrets.token_hex(8)  # by which the script recognises a repeat
         self._prepare(job)
         job._status = JobStatus.SCHEDULED
         keys = self._keys
@@ -440,9 +440,9 @@ class DelayQueue(rq.Queue):
         return job
 
     def _after_others(self, job: Job, pipeline: Pipeline | None, at_front: bool) -> Job:
-        """Delay a job from when the jobs are done that it depends on; they may be so already."""
+        """Delay a job from the end of its dependencies, which may have finished already."""
         pipe = pipeline if pipeline is not None else self.connection.pipeline()
-        call = secrets.token_hex(8)  # for all tries: one that seems to have failed may have not
+        call = secrets.token_hex(8)  # one for all tries: a try without a reply may have succeeded
         while True:
             try:
                 self._defer_or_delay(job, pipe, at_front, call)
@@ -459,8 +459,8 @@ class DelayQueue(rq.Queue):
     def _defer_or_delay(self, job: Job, pipe: Pipeline, at_front: bool, call: str) -> None:
         self._prepare(job)
         job._status = JobStatus.QUEUED
-        job.origin = GATE  # also of the object, whose holder may save it
-        ttl, job.ttl = job.ttl, None  # RQ would have it count from here
+        job.origin = GATE  # also in the object, which its holder may save
+        ttl, job.ttl = job.ttl, None  # RQ would count it from now
         try:
             self.setup_dependencies(job, pipeline=pipe)
             deferred = self._fields(job, at_front)
@@ -488,7 +488,7 @@ class DelayQueue(rq.Queue):
         pipe.persist(job.key)
 
     def _prepare(self, job: Job) -> None:
-        """What RQ sets when it enqueues a job, but for what the move sets."""
+        """Set what RQ sets at an enqueue, except what the move sets."""
         job.redis_server_version = self.get_redis_server_version()
         job.origin = self.name
         job.enqueued_at = None
@@ -501,14 +501,14 @@ class DelayQueue(rq.Queue):
 
 
 def _waits(job: Job) -> bool:
-    """Whether RQ's own fields, which may have been saved late, say what `delayed_on` does."""
+    """Whether RQ's own fields, which may have been saved late, agree with `delayed_on`."""
     status = job.get_status(refresh=False)
     at_gate = job.origin == GATE and status in (JobStatus.DEFERRED, JobStatus.QUEUED)
     return at_gate or status == JobStatus.SCHEDULED
 
 
 def _is_delay_rqs(job: Job, name: str) -> bool:
-    """Whether delay-rq delayed it, as `is_delay_rqs` of `common.lua` has it."""
+    """Whether delay-rq delayed it, as in `is_delay_rqs` of `common.lua`."""
     waits = job.get_status(refresh=False) == JobStatus.QUEUED and job.origin == name
     return waits and (job.enqueued_at is None or job.enqueued_at < job.created_at)
 

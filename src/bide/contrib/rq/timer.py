@@ -1,16 +1,15 @@
-"""The Timer: sleeps until the next job is due, and moves it to the list that RQ's workers read.
+"""`Timer`: sleeps until the next job is due, and moves it to the list that RQ's workers read.
 
-What was put into the sorted set neither by bide nor by delay-rq stays there, as do jobs whose
-dependencies have not finished. So that such members hold up no other, each call continues behind
-those that the call before it left. Where a pass has left more than one call reads, the next passes
-begin behind them; now and then one begins at the start again.
+Members of the sorted set that neither bide nor delay-rq has added stay there, and so do jobs with
+unfinished dependencies. Each call continues after the members that the call before it has left, so
+that they do not block other jobs. If a pass leaves more members than one call reads, the next
+passes start after them, and sometimes a pass starts at the beginning again.
 
-A Timer registers as a worker of the queue `delay_gate`, and of no other. It is the only reader of
-that queue; and what counts the workers of a queue counts only those that run its jobs. The server
-forgets the record when no beat has come for some time.
+A Timer registers as a worker of the queue `delay_gate` only, which only Timers read. So it is not
+counted among the workers that run jobs of a queue. The record expires without heartbeats.
 
-Each has a connection of its own, on which it is blocked. One that breaks is made again, for as
-long as the Timer works; what was lost meanwhile, a look at the server makes good.
+Each listener blocks on a connection of its own, and reconnects as long as the Timer works. After
+that, the Timer reads the server again, in case messages were lost.
 """
 
 from __future__ import annotations
@@ -69,17 +68,19 @@ from bide.worker import lifespan
 log = Log("bide.rq")
 
 AT_ONCE: Final = 100
-"""Jobs or members per call of a script, so that no call is long."""
+"""Maximum jobs or members per call of a script, which limits its time."""
 
 
 def run_dependency_hook(client: redis.Redis, keys: RqKeys) -> bool:
-    """Let all jobs through that stand at the gate; the delay of each begins.
+    """Move all jobs on from the gate; the delay of each starts.
 
     Returns:
-        Whether none stays. One does while another program uses the key of its queue's sorted set.
+        Whether no job stays. A job stays while another program uses the key of its queue's sorted
+        set.
 
     Raises:
-        redis.RedisError: as the client library has it; what is not through still stands there.
+        redis.RedisError: the server cannot be reached, or refuses; other jobs are still at the
+        gate.
     """
     staying: list[bytes] = []
     read = AT_ONCE
@@ -101,26 +102,26 @@ def run_dependency_hook(client: redis.Redis, keys: RqKeys) -> bool:
 
 
 def shown(id: bytes) -> str:
-    """An id, or a name, as a log can show it: another program may have written anything."""
+    """Format an id or a name for logs: another program may have written it."""
     return short_id(id.decode("utf-8", "backslashreplace"))
 
 
 LONGEST_SLEEP: Final = 10.0
-"""Seconds: what a lost wake-up message may cost, or a server's clock that is set forward."""
+"""Maximum seconds of sleep: the cost of a lost wake-up message, or of a change of the clock."""
 
 UNANNOUNCED_SLEEP: Final = 0.1
-"""Seconds between looks while delay-rq adds jobs: it sends no wake-up messages."""
+"""Seconds between reads while delay-rq adds jobs, because it sends no wake-up messages."""
 
 UNANNOUNCED: Final = 3600.0
-"""Seconds for which that is so after the last of its jobs."""
+"""Seconds of such reads after the last job of delay-rq."""
 
 UNSAVED: Final = 60.0
-"""Seconds for which a due member may have no job: delay-rq adds the member first, by its own clock,
-and saves the job after it."""
+"""Seconds for which a due member may have no job: delay-rq adds the member, by its own clock,
+before it saves the job."""
 
 _START: Final = "-inf"
 _NAMED: Final = 3
-"""How many ids a warning names."""
+"""Maximum number of ids in a warning."""
 
 
 @dataclass
@@ -128,13 +129,13 @@ class Left:
     """The due members that a pass leaves in a sorted set."""
 
     staying: int = 0
-    """How many."""
+    """The number of members."""
     others: int = 0
-    """How many of them are jobs of other queues: the Timers of those queues move them."""
+    """Number of these that are jobs of other queues, which the Timers of those queues move."""
     strange: set[bytes] = field(default_factory=set)
-    """Those of them that are of no delayed job."""
+    """The members that belong to no delayed job."""
     waiting: set[bytes] = field(default_factory=set)
-    """Those whose jobs depend on others."""
+    """The members whose jobs depend on other jobs."""
 
 
 class Mover:
@@ -144,32 +145,32 @@ class Mover:
         """Set up; nothing is sent before `move`."""
         self.keys: Final = keys
         self.due = 0.0
-        """When to look, on this process's monotonic clock."""
+        """When to read the server, on this process's monotonic clock."""
         self._pause = RECONNECT_PAUSE
         self._resting_until = 0.0
-        """When to try again after a call that failed; wake-up messages do not change it."""
+        """When to retry after a failed call; wake-up messages do not change it."""
         self.server_ahead = 0.0
-        """The server's clock less our monotonic one, in seconds."""
+        """The server's clock minus our monotonic clock, in seconds."""
         self.left = Left()
-        """What the last pass has left."""
+        """The members that the last pass has left."""
         self._leaving = Left()
-        """What this pass has left so far."""
+        """The members that this pass has left so far."""
         self._from, self._skip = _START, 0
-        """Where the next call begins, as the script takes it."""
+        """The start of the next call, in the script's form."""
         self._begun = False
-        """Whether a pass has begun and not ended."""
+        """Whether a pass is under way."""
         self._start_at = 0.0
-        """When the next pass begins at the start again."""
+        """When the next pass starts at the beginning again."""
         self._unannounced_until = 0.0
 
     def move(self, client: redis.Redis) -> tuple[int, bool]:
-        """Move what is due, up to a limit.
+        """Move due jobs, up to a limit.
 
         Returns:
             How many jobs were moved, and whether more may be due.
 
         Raises:
-            redis.RedisError: as the client library has it; what was not moved is still there.
+            redis.RedisError: the server cannot be reached, or refuses; other jobs are still there.
             UsageError: the server is part of a cluster.
         """
         if not self._begun:
@@ -216,24 +217,24 @@ class Mover:
         return len(moved), bool(at)
 
     def hear(self, due: float) -> None:
-        """Take note that a job has been delayed until then, on the server's clock."""
+        """Record that a job was delayed until then, on the server's clock."""
         self.due = max(self._resting_until, min(self.due, due - self.server_ahead))
         behind = float(self._from.lstrip("("))
-        if due <= behind:  # a pass that begins there would not see it
+        if due <= behind:  # a pass that starts there would not see it
             self._from, self._skip = repr(due), 0
 
     def look(self) -> None:
-        """Have a pass begin at the start, now: jobs may have been added unheard."""
+        """Start a pass at the beginning now: messages may have been lost."""
         self.due = self._start_at = self._resting_until = 0.0
         self._begun = False
 
     def failed(self) -> None:
-        """Have the next call come after a pause, which grows until one succeeds."""
+        """Pause before the next call; the pause grows until a call succeeds."""
         self.due = self._resting_until = time.monotonic() + self._pause * JITTER.uniform(0.5, 1)
         self._pause = min(2 * self._pause, LONGEST_RECONNECT_PAUSE)
 
     def _begin(self) -> None:
-        """Begin a pass; at the start where it is time, or little would be read again."""
+        """Start a pass; at the beginning if it is time, or if few members would be read again."""
         if self._start_at <= time.monotonic():
             self._from, self._skip = _START, 0
         if self._from == _START:
@@ -242,7 +243,7 @@ class Mover:
         self._begun = True
 
     def _end(self, now: str) -> None:
-        """End a pass, at whose end everything was read that was due by `now`."""
+        """End a pass that has read all members that were due by `now`."""
         self._begun = False
         if new := self._leaving.strange - self.left.strange:
             log.warning(
@@ -266,10 +267,10 @@ def _some(ids: Iterable[bytes]) -> str:
 
 
 HEARTBEAT_EVERY: Final = 10.0
-"""Seconds between beats."""
+"""Seconds between heartbeats."""
 
 KEPT: Final = 30
-"""Seconds after the last beat for which a Timer counts as alive."""
+"""Seconds after the last heartbeat for which a Timer counts as alive."""
 
 
 class Presence:
@@ -278,16 +279,16 @@ class Presence:
     def __init__(self, timer: str, movers: Sequence[Mover]) -> None:
         """Set up; nothing is sent before `beat`."""
         self.due = 0.0
-        """When the next beat is due, on this process's monotonic clock."""
+        """When the next heartbeat is due, on this process's monotonic clock."""
         self._timer = timer
         self._movers = movers
-        self._key = f"{WORKER}{timer}.{secrets.token_hex(3)}"  # several may have the same name
+        self._key = f"{WORKER}{timer}.{secrets.token_hex(3)}"  # several may have this name
         self._birth = ""
         self._is_known = False
         self._is_refused = False
 
     def beat(self, client: redis.Redis) -> None:
-        """Tell the server that the Timer is alive, if it is time; an error stops nothing."""
+        """Send a heartbeat if it is due; an error is only logged."""
         if self.due > time.monotonic():
             return
         self.due = time.monotonic() + HEARTBEAT_EVERY
@@ -306,7 +307,7 @@ class Presence:
                 pipe.execute()
             self._is_known = True
         except (redis.RedisError, OSError) as error:
-            if not isinstance(error, GONE) and not self._is_refused:  # of those, a move tells
+            if not isinstance(error, GONE) and not self._is_refused:  # a move reports these
                 self._is_refused = True
                 log.warning(
                     "timer %s cannot write its heartbeat (%s), so `bide health` does not see it",
@@ -315,7 +316,7 @@ class Presence:
                 )
 
     def end(self, connection: redis.Redis) -> None:
-        """Remove the record, within about a second or not at all; it expires soon anyway."""
+        """Remove the record if that is possible within about a second; otherwise it expires."""
         self.due = 0.0
         if not self._is_known:
             return
@@ -329,7 +330,7 @@ class Presence:
         client.close()
 
     def _record(self) -> dict[Any, Any]:
-        """The fields that RQ reads of a worker, and ours."""
+        """Return the fields of a worker that RQ reads, and ours."""
         sets = {
             mover.keys.delayed: [mover.left.staying - mover.left.others, len(mover.left.strange)]
             for mover in self._movers
@@ -354,11 +355,11 @@ BLOCK: Final = 10
 _MARGIN: Final = 3.0
 
 _STAYING: Final = 1.0
-"""Seconds between looks at a gate where a job must stay."""
+"""Seconds between reads of a gate where a job must stay."""
 
 
 class ListenerThread(threading.Thread):
-    """A thread that listens until it is stopped; the Timer's own calls report what is wrong."""
+    """A thread that listens until it is stopped; the Timer's own calls report problems."""
 
     def __init__(
         self,
@@ -366,14 +367,14 @@ class ListenerThread(threading.Thread):
         name: str,
         listen: Callable[[redis.Redis], Iterator[float]],
     ) -> None:
-        """Set up; `listen` listens for some seconds, yields for how long to rest, and so on."""
+        """Set up; `listen` listens for some seconds, yields the length of a pause, and repeats."""
         super().__init__(name=name, daemon=True)
         self._client = client_like(connection, BLOCK + _MARGIN)
         self._listen = listen
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Listen; after an error, again, less and less often."""
+        """Listen; after an error, retry with growing pauses."""
         pause = RECONNECT_PAUSE
         while not self._stopping.is_set():
             try:
@@ -390,10 +391,10 @@ class ListenerThread(threading.Thread):
                 pause = min(2 * pause, LONGEST_RECONNECT_PAUSE)
 
     def stop(self) -> None:
-        """End it, at once."""
+        """Stop it immediately."""
         self._stopping.set()
         while self.is_alive():
-            self._client.connection_pool.disconnect()  # it may be about to connect: so again
+            self._client.connection_pool.disconnect()  # again, because it may be about to connect
             self.join(0.05)
         self._client.close()
 
@@ -438,12 +439,12 @@ class Timer:
         self._movers = [Mover(keys) for keys in self._queues]
         self._presence = Presence(self.name, self._movers)
         self._woken: queue.SimpleQueue[tuple[str, float] | None] = queue.SimpleQueue()
-        """Wake-up messages; an empty name where some may have been missed, None to stop."""
+        """Wake-up messages; an empty name if messages may be lost, None to stop."""
         self._moved = 0
         self._stopping = False
 
     def work(self, burst: bool = False) -> int:
-        """Move jobs when they are due, until SIGINT or SIGTERM; with `burst`, what is due now.
+        """Move jobs when they are due, until SIGINT or SIGTERM; with `burst`, only jobs due now.
 
         If the server is unreachable, the Timer waits for it.
 
@@ -510,7 +511,7 @@ class Timer:
             self._presence.end(self._connection)
 
     def _try_to_move(self, client: redis.Redis, mover: Mover) -> None:
-        """Move what is due, or report what is wrong and try again later."""
+        """Move due jobs, or report the problem and try again later."""
         try:
             self._move(client, mover)
         except (redis.RedisError, OSError) as error:
@@ -524,13 +525,13 @@ class Timer:
             mover.failed()
 
     def _move(self, client: redis.Redis, mover: Mover) -> bool:
-        """Move what is due of a queue, up to a limit; whether more may be due."""
+        """Move due jobs of a queue, up to a limit; return whether more may be due."""
         moved, is_more = mover.move(client)
         self._moved += moved
         return is_more
 
     def _sleep(self) -> None:
-        """Until the next job is due, or something is heard that leaves none to wait for."""
+        """Sleep until the next job is due, or a message arrives."""
         while not self._stopping:
             wake = min(mover.due for mover in self._movers)
             left = min(wake, self._presence.due) - time.monotonic()
@@ -562,21 +563,21 @@ class Timer:
                 yield 0.0
 
     def _look(self) -> None:
-        """Look at all queues: messages may have been missed."""
+        """Read all queues, because messages may be lost."""
         self._woken.put(("", 0.0))
 
     def _watch_dependency_hook(self, client: redis.Redis) -> Iterator[float]:
         """Open the gate whenever RQ's workers push jobs there; all queues have the same gate."""
         keys = self._queues[0]
         while True:
-            # From its head to its head: it waits for the list, and changes nothing.
+            # From the head to the head: it waits for the list, and changes nothing.
             hook = keys.dependency_hook
             came = client.blmove(hook, hook, BLOCK, "LEFT", "LEFT") is not None
             stays = came and not run_dependency_hook(client, keys)
             yield _STAYING if stays else 0.0  # BLMOVE would not wait: the list is not empty
 
     def _check_server(self, client: redis.Redis) -> None:
-        with suppress(NoPermissionError):  # a user may not have the permission to ask
+        with suppress(NoPermissionError):  # the user may lack the permission
             if client.info("cluster").get("cluster_enabled"):
                 raise UsageError(NO_CLUSTER)
 
@@ -587,7 +588,7 @@ class Timer:
 def _sentence(error: Exception, where: str) -> BideError:
     if "WRONGTYPE" in str(error):
         return ServerRefused(f"Another program uses a key of RQ's at {where} ({error}); delete it.")
-    if isinstance(error, NoPermissionError):  # `bide acl` knows nothing of RQ's keys
+    if isinstance(error, NoPermissionError):  # `bide acl` does not cover RQ's keys
         return AccessDenied(
             f"The server at {where} refuses access ({error}); check the user and its permissions."
         )

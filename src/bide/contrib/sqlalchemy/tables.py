@@ -1,4 +1,4 @@
-"""The tables of an outbox, and what is done with them: rounds, `once`, the relay, and repairs."""
+"""The tables of an outbox, and the operations on them: rounds, `once`, the relay, and repairs."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ Transaction = Session | sa.Connection
 
 _NAME: Final = sa.String(128)
 _NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-"""SQLite counts only what it calls an integer."""
+"""SQLite increments only columns of its type INTEGER."""
 
 _TEXT: Final = sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 _BYTES: Final = sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
-"""MariaDB's plain types hold 64 KB."""
+"""MariaDB's default type holds 64 KB."""
 
 _ON_MARIADB: Final[dict[str, Any]] = {
     f"{dialect}_{name}": value
@@ -56,12 +56,12 @@ _ON_MARIADB: Final[dict[str, Any]] = {
     for name, value in (
         ("engine", "InnoDB"),
         ("charset", "utf8mb4"),
-        ("collate", "utf8mb4_nopad_bin"),  # ids that differ in case or in spaces differ
+        ("collate", "utf8mb4_nopad_bin"),  # ids that differ only in case or spaces are different
     )
 }
 
 _OLDEST_MARIADB: Final = (10, 6)
-"""The first version that has SKIP LOCKED."""
+"""The first version with SKIP LOCKED."""
 
 
 class now_us(FunctionElement[int]):
@@ -240,7 +240,7 @@ def round_of(
     table = tables.outbox
     with connect(engine) as connection:
         if numbers is None and engine.dialect.name == "sqlite":
-            # To remove nothing would still take the only lock for writing.
+            # Even a DELETE of no rows would take the only lock for writing.
             if connection.scalar(sa.select(table.c.id).limit(1)) is None:
                 return Round()
             connection.rollback()
@@ -302,7 +302,7 @@ class Once(OnceBase):
         self._session: Final = session
 
     def __enter__(self) -> Self:
-        """Look whether the job has happened; wait for another run that is about to commit.
+        """Check whether the job has happened; wait for another run that is about to commit.
 
         Raises:
             Fenced: a later run of this job has happened.
@@ -405,13 +405,13 @@ class _Store(RelayStore):
         finally:
             self._sender.close()
             if self._listening is not None:
-                self._listening.invalidate()  # so that the pool gives out none that listens
+                self._listening.invalidate()  # so that the pool returns no listening connection
                 self._listening.close()
 
     def round(self) -> Round:
         """Send up to `rows.BATCH` rows."""
         if self._engine.dialect.name == "postgresql" and self._listening is None:
-            # Before it looks, so that no row is missed that is written after the look.
+            # Before the read, so that no later row is missed.
             self._listening = self._listen()
         return round_of(self._outbox.tables, self._engine, self._sender)
 
@@ -501,7 +501,7 @@ class AwaitedStore(_Store):
 
 
 class TableRows:
-    """The rows that have not been sent, for looking at them and for repairs."""
+    """Reads and repairs the rows that have not been sent."""
 
     def __init__(self, table: sa.Table, engine: sa.Engine) -> None:
         self._table: Final = table

@@ -280,7 +280,7 @@ class Outbox(OutboxBase):
             try:
                 return self.relay(burst=burst, stop=stop)
             finally:
-                connections.close_all()  # those of this thread
+                connections.close_all()  # the connections of this thread
 
         return await relay_in_thread(call, stop)
 
@@ -393,7 +393,7 @@ class Once(OnceBase):
         self._atomic: Any = None
 
     def __enter__(self) -> Self:
-        """Look whether the job has happened; wait for another run that is about to commit.
+        """Check whether the job has happened; wait for another run that is about to commit.
 
         Raises:
             Fenced: a later run of this job has happened.
@@ -507,7 +507,7 @@ def round_of(
     connection = connections[using]
     is_sqlite = connection.vendor == "sqlite"
     if numbers is None and is_sqlite and not _rows(using).exists():
-        return Round()  # to remove nothing would still take the only lock for writing
+        return Round()  # even a DELETE of no rows would take the only lock for writing
     with transaction.atomic(using=using):  # pyright: ignore[reportGeneralTypeIssues]
         found = _claim(connection, numbers, most)
         if not found:
@@ -570,7 +570,7 @@ class DjangoStore(RelayStore):
         if not connection.in_atomic_block:  # a test may have a transaction
             connection.close_if_unusable_or_obsolete()
         if connection.vendor == "postgresql" and self._listening is None:
-            # Before it looks, so that no row is missed that is written after the look.
+            # Before the read, so that no later row is missed.
             self._listening = connection.copy()
             with self._listening.cursor() as cursor:
                 cursor.execute(f"LISTEN {CHANNEL}")
@@ -590,7 +590,7 @@ class DjangoStore(RelayStore):
         return swept
 
     def wait(self, seconds: float) -> None:
-        """Return when a row was written, or the relay is stopped, or the time is over."""
+        """Return when a row was written, the relay is stopped, or the time has passed."""
         if self._listening is None:
             self._stop.wait(seconds)
             return
@@ -609,7 +609,7 @@ class DjangoStore(RelayStore):
 
 
 class ModelRows:
-    """The rows that have not been sent, for looking at them and for repairs."""
+    """Reads and repairs the rows that have not been sent."""
 
     def __init__(self, using: str) -> None:
         self._rows: Final = _rows(using)

@@ -53,7 +53,7 @@ class Command(BaseCommand):  # type: ignore[misc]
 
 
 def run_here(arguments: Sequence[str], program: str) -> int:
-    """Run the command line for this project; its exit code."""
+    """Run the command line for this project; return its exit code."""
     outbox = OUTBOX if apps.is_installed(APP) else None
     return run(
         arguments,
