@@ -62,8 +62,11 @@ class CurrentJob:
         parents: Sequence[str] = (),
     ) -> None:
         self.id: Final = claimed.id
+        """The job's id."""
         self.queue: Final = queue
+        """The name of its queue."""
         self.worker: Final = worker
+        """The name of the worker."""
         self.task: Final = task
         """The task's name."""
         self.meta: Final[Mapping[str, Any]] = meta or {}
@@ -188,6 +191,8 @@ _current: ContextVar[CurrentJob] = ContextVar("bide_current_job")
 def current_job() -> CurrentJob:
     """Return the job that the calling code runs in.
 
+        current_job().progress(0.5, "500 of 1,000 rows")
+
     Raises:
         UsageError: the code does not run in a job.
     """
@@ -256,7 +261,10 @@ class PauseQueue(BideError):
 
 
 class Snooze(BideError):
-    """Raise this in a job to run it again later, without using an attempt."""
+    """Raise this in a job to run it again later, without using an attempt.
+
+    For example, `raise Snooze("10m")`.
+    """
 
     def __init__(self, delay: Duration | None = None, *, at: datetime | None = None) -> None:
         """Set the delay, or the moment.

@@ -59,6 +59,8 @@ class _Policy(msgspec.Struct, frozen=True):
 class Unique(_Policy, frozen=True):
     """Add no second job with the same key while a job holds the key.
 
+        send.options(unique=Unique("order-42")).enqueue(42)
+
     Args:
         key: by default the task and all its arguments.
         until: when the job releases its key: when it has `"finished"` in any way, when it has
@@ -150,6 +152,9 @@ DedupPolicy = Unique | Debounce | Throttle | Batch
 def debounce(quiet: Duration, *, max_wait: Duration | None = None, key: Key = None) -> Debounce:
     """Run once after a time without calls, with the arguments of the latest call.
 
+        @queue.task(unique=debounce("2s", max_wait="30s"))
+        def save(document: str) -> None: ...
+
     Args:
         quiet: the time without calls; each call delays the job by this time again.
         max_wait: maximum time from the first call until the job is due; None for no limit.
@@ -165,6 +170,9 @@ def throttle(rate: str, *, key: Key = None) -> Throttle:
     """Limit the number of runs per period; further calls share one run at the next free time.
 
     The shared run has the arguments of the latest call, so the last call is never lost.
+
+        @queue.task(unique=throttle("1/10s"))
+        def refresh(page: str) -> None: ...
 
     Args:
         rate: the maximum runs in any period of this length: `"1/10s"`, `"5/m"`.
@@ -186,6 +194,9 @@ def batch(
     """Run once for many calls with one argument each; the task gets the list of arguments.
 
     The job is due as soon as one of `quiet`, `max_wait` and `max_size` is reached.
+
+        @queue.task(unique=batch("1s", max_size=500))
+        def index(pages: list[str]) -> None: ...
 
     Args:
         quiet: time without a new call.

@@ -45,6 +45,9 @@ _DEFAULTS: Final = (None, "exponential", _BASE, _CAP, None, (), ())
 class Retry(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A retry policy: how often, how soon, and after which errors a job runs again.
 
+        @queue.task(retry=Retry(5, backoff=["1s", "1m", "1h"], never_on=[ValueError]))
+        def charge(order_id: int) -> None: ...
+
     Args:
         max: retries after the first attempt; 0 makes the first error final. The default is 3,
             or the length of the list in `backoff`.

@@ -170,6 +170,9 @@ def chain(*steps: Step) -> list[Prepared]:
     A step may be a list of jobs: they run concurrently, and the next step depends on all of them. A
     job keeps the dependencies and options with which it was prepared.
 
+        parts = [resize.prepare(width) for width in (100, 800)]
+        queue.enqueue_many(chain(fetch.prepare(), parts, publish.prepare()))
+
     Args:
         steps: prepared jobs, or lists of them.
 

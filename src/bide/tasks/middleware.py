@@ -43,7 +43,14 @@ class FailedAttempt(NamedTuple):
 
 
 class Middleware:
-    """Four hooks around enqueues and runs; pass an instance to `bide.add_middleware`."""
+    """Four hooks around enqueues and runs; pass an instance to `bide.add_middleware`.
+
+    Override the hooks that you need:
+
+        class Timing(bide.Middleware):
+            def running(self, job: bide.CurrentJob) -> AbstractContextManager[None]:
+                return timer(job.task)
+    """
 
     def enqueuing(self, queue: str, body: Body) -> Body:
         """Called in the producer for each job, before its arguments are encoded.

@@ -261,6 +261,14 @@ def resource(function: Callable[..., Iterator[T]], /) -> Resource[T]: ...
 def resource(function: Any, /) -> Resource[Any]:
     """Register a resource: every worker of this process opens it when it starts.
 
+        @bide.resource
+        async def database() -> AsyncIterator[Pool]:
+            async with create_pool() as pool:
+                yield pool
+
+        @queue.task
+        async def send(order_id: int, pool: Pool = database.injected) -> None: ...
+
     Raises:
         UsageError: the function is not a generator function.
     """

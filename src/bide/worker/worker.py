@@ -115,7 +115,12 @@ _SHORTEST_LEASE_US: Final = 300_000
 
 
 class Worker:
-    """Runs the jobs of queues until it is stopped."""
+    """Runs the jobs of queues until it is stopped.
+
+    `bide worker` creates workers. In a program of your own:
+
+        Worker(modules="shop.tasks", concurrency=10).run()
+    """
 
     def __init__(
         self,

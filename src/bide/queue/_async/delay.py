@@ -66,6 +66,13 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
     Consumers receive items in due order; items that are due at the same instant, in the order of
     their pushes. No two consumers receive the same item, unless a consumer held it with `take` for
     longer than its lease.
+
+        orders = AsyncDelayQueue("orders")
+        await orders.push({"order": 42}, delay="30m")
+
+        async for item in orders.each():
+            async with item:
+                print(item.data)
     """
 
     def __init__(

@@ -67,6 +67,13 @@ class DelayQueue(threads.DelayQueueSide):
     Consumers receive items in due order; items that are due at the same instant, in the order of
     their pushes. No two consumers receive the same item, unless a consumer held it with `take` for
     longer than its lease.
+
+        orders = DelayQueue("orders")
+        orders.push({"order": 42}, delay="30m")
+
+        for item in orders.each():
+            with item:
+                print(item.data)
     """
 
     def __init__(

@@ -73,7 +73,13 @@ P = ParamSpec("P")
 
 
 class Queue(threads.QueueSide):
-    """A queue, for code that blocks; safe to share by threads."""
+    """A queue, for code that blocks; safe to share by threads.
+
+    A job calls a function of a module, or a task of the decorator `task`:
+
+        queue = Queue("mail")
+        job = queue.enqueue(send, "ann@example.org", delay="10m")
+    """
 
     def __init__(
         self,
@@ -91,28 +97,24 @@ class Queue(threads.QueueSide):
 
         Args:
             name: the queue's name, without braces, spaces or control characters.
-            url: the server. Without it, bide takes `$BIDE_URL`, then the `url` of `[tool.bide]` in
-                pyproject.toml, then redis://127.0.0.1:6379/0. You can also give a client of
-                redis-py or valkey-py: bide takes its address, login and TLS options, and makes
-                connections of its own.
-            prefix: the prefix of all keys, which separates applications that share a server.
-                Without it, bide takes `$BIDE_PREFIX`, then the `prefix` of `[tool.bide]`, then
-                `bide`.
+            url: the server; by default `$BIDE_URL`, then `url` of `[tool.bide]` in pyproject.toml,
+                then redis://127.0.0.1:6379/0. You can also give a client of redis-py or valkey-py:
+                bide copies its address, login and TLS options.
+            prefix: the prefix of all keys, which separates applications that share a server; by
+                default `$BIDE_PREFIX`, then `prefix` of `[tool.bide]`, then `bide`.
             serializer: how arguments and results are encoded: `"json"`, `"msgpack"` or `"pickle"`.
                 Reading a pickle runs code, so it needs a signing key ($BIDE_SIGNING_KEYS), and the
                 worker must allow it too.
             retry_for: seconds for which a call is retried when the connection breaks, 0 to 10.
             defaults: options for each job that is enqueued with this object, such as
                 `{"delay": "5m"}`. Options of the task and of the call take precedence.
-            lifo: last in, first out: workers that import this object start the due job with the
-                latest due time first, of each priority.
+            lifo: workers that import this object start the newest due jobs of each priority first.
             settings: `rate`, `burst`, `concurrency` and `retention` (`bide.QueueSettings`). A
                 worker that serves the queue applies them when it starts, unless `configure` has
                 changed them. Settings that are left out stay as they are; None declares no limit.
 
         Raises:
-            UsageError: a name, the URL, the serializer, `retry_for`, a default or a setting is
-                invalid.
+            UsageError: an argument is invalid.
         """
         super().__init__(name, url, prefix, serializer, retry_for)
         self._declare(defaults, lifo, settings)
@@ -170,8 +172,7 @@ class Queue(threads.QueueSide):
             tz: the time zone, such as `"Europe/Paris"`; UTC by default.
             args: positional arguments.
             kwargs: keyword arguments.
-            options: `start`, `end`, `limit`, `missed`, `jitter` and options of its jobs, see
-                `bide.ScheduleOptions`.
+            options: bounds, missed times, jitter and job options: see `bide.ScheduleOptions`.
 
         Raises:
             UsageError: an argument is invalid, or the queue has another schedule of this name.
@@ -252,8 +253,7 @@ class Queue(threads.QueueSide):
             ServerUnavailable: the server did not answer, so the job may exist. Its id is in the
                 error's `job_ids`: a retry with `job_id=` is safe.
             DurabilityUnavailable: the server cannot give the `durability`; nothing was changed.
-            DuplicateJob: another job holds the key, and `unique` says to reject; nothing was
-                changed.
+            DuplicateJob: another job holds the key, and `on_conflict="reject"`; nothing changed.
             JobNotFound: a job of `depends_on` does not exist; nothing was added.
             DurabilityTimeout: the job was added, but its `durability` was not confirmed within
                 3 s. A retry with `job_id=` is safe here too.
