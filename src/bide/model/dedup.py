@@ -128,9 +128,13 @@ class Batch(_Policy, frozen=True):
     """A batch policy; see `batch`."""
 
     quiet: Duration
+    """Time without a new call."""
     max_wait: Duration | None = None
+    """Time since the first call; None for no limit."""
     max_size: int = 100
+    """Number of items."""
     key: Key = None
+    """Calls with the same key share a batch; None for all calls of the task."""
     close: Duration | None = None
     """Set by an end marker: see `Queue.batch`."""
 

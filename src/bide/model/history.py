@@ -35,8 +35,11 @@ class Attempt(NamedTuple):
     number: int
     """1 for the first; a crashed run does not count, so the next run has the same number."""
     started: datetime
+    """When it started, on the server's clock."""
     ended: datetime
+    """When it ended, on the server's clock."""
     worker: str
+    """The name of the worker."""
     error: ErrorInfo | None
     """The task's error, or how its process died; None if its lease ended for an unknown reason."""
 

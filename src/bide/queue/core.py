@@ -116,6 +116,7 @@ class QueueCore(Generic[C]):
             )
         self.name: Final = check_name(name, "queue name")
         self.serializer: Final = serializer
+        """How arguments and results are encoded."""
         self._codec: Final[dict[str, Any]] = {} if serializer == "json" else {"codec": serializer}
         """The codec field of a body, if it is not the default."""
         self._url = None if url is None else resolve_url(url)
@@ -613,7 +614,9 @@ class TaskCall(Generic[P, R, Q]):
                 "for a task of an AsyncQueue."
             )
         self.function: Final = function
+        """The plain function."""
         self.queue: Final = queue
+        """The queue of its jobs."""
         self._options: Final = options
         self._given: Final = given
         """The name that the task was given, if there is one."""

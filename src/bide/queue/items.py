@@ -62,9 +62,13 @@ class ItemInfo(NamedTuple):
     """An item as it was when it was read."""
 
     id: str
+    """The item's id."""
     data: Any
+    """The data."""
     state: State
+    """The state of the item."""
     due: datetime
+    """When it is due, or was due, on the server's clock."""
     attempt: int
     """Number of deliveries that count as attempts."""
     error: ErrorInfo | None
@@ -90,7 +94,9 @@ class ItemCore:
 
     def __init__(self, claimed: Claimed, data: Any, lease_us: int) -> None:
         self.id: Final = claimed.id
+        """The item's id."""
         self.data: Final[Any] = data
+        """The data."""
         self.due: Final = from_us(claimed.due_us)
         """When it was due, on the server's clock."""
         self.attempt: Final = claimed.attempt

@@ -55,6 +55,7 @@ class JobView(Generic[R]):
         """Set up; without a queue, only the values are shown."""
         self.queue = queue
         self.id: Final = id
+        """The job's id."""
         self._receipt = receipt
         self._due_us = receipt.due_us if receipt else 0
         self._snapshot = snapshot
@@ -474,6 +475,7 @@ class Reason(NamedTuple):
     """A reason why a job does not run."""
 
     kind: Kind
+    """The kind of the reason, for programs."""
     text: str
     """A sentence without the full stop, for people."""
     until: datetime | None = None

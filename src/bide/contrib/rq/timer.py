@@ -434,6 +434,7 @@ class Timer:
         check_connection(connection)
         objects = [DelayQueue(q, connection) if isinstance(q, str) else q for q in given]
         self.name: Final = name or f"{socket.gethostname()}.{os.getpid()}"
+        """The name in logs."""
         self._connection = connection
         self._queues = list(dict.fromkeys(RqKeys.of(q) for q in objects))
         self._movers = [Mover(keys) for keys in self._queues]

@@ -108,6 +108,7 @@ class Outbox(OutboxBase):
         super().__init__(url, fast, keep)
         self.engine = engine
         self.tables: Final = tables_of(metadata)
+        """The tables of the outbox."""
         self._blocking = Sender(url)
         self._awaited = Sender(url, await_only)
         self._insert_one: Final = sa.insert(self.tables.outbox)

@@ -234,8 +234,11 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """
 
     task: _Name
+    """The name of the task."""
     args: Sequence[Any] = ()
+    """The positional arguments."""
     kwargs: Mapping[str, Any] = {}
+    """The arguments by name."""
     timeout: _TimeOut | None = None
     """Seconds."""
     retry: Retry | None = None

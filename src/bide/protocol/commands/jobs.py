@@ -312,7 +312,9 @@ class QueueStats(NamedTuple):
     next_due_us: int
     """When the next unclaimed job is due; 0 if there is none."""
     idle_workers: int
+    """Number of workers that wait for jobs."""
     paused: bool
+    """Whether the queue is paused."""
     totals: dict[str, int]
     """Totals since the queue was first used: completed, failed, cancelled (expired among them),
     retried, reclaimed."""

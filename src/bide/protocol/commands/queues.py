@@ -105,8 +105,11 @@ class WorkerInfo(NamedTuple):
     """A worker, and the seconds since its last sign of life."""
 
     name: str
+    """The worker's name."""
     ago: float
+    """Seconds since its last sign of life."""
     about: WorkerReport
+    """Its last report: host, queues, running jobs and so on."""
 
     @property
     def alive(self) -> bool:
