@@ -348,7 +348,7 @@ class Client(ClientCore):
             self.answers = False
         connections = self._connections.get(request.node)
         if connections and request.node != self.url and not isinstance(error, redis.TimeoutError):
-            # It may be gone for good, and what is open to it would never be looked at again.
+            # The node may never come back, and its idle connections would stay open.
             connections.close()
         return error
 

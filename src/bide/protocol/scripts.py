@@ -2,12 +2,12 @@
 
 A file starts with a header, which is the contract of the script:
 
-    -- cancel: one sentence that says what the script does.
+    -- cancel: one sentence about the effect of the script.
     -- @key  due run                             the first keys, where their order matters
     -- @arg  lease_us   integer                  how long, in words
     -- @arg  worker     text
     -- @rest id token                            what repeats after the fixed arguments
-    -- @last wanted                              text that may stand behind all of these, else ''
+    -- @last wanted                              an optional last text, otherwise ''
     -- @reply ok ...
     -- @include wakeup run_record                parts that nearly each call needs
 

@@ -50,7 +50,7 @@ class Batches:
         """Number of jobs in the batches before this one."""
         self._error: Exception | None = None
         self._rejected: DuplicateJob | None = None
-        # Jobs drawn while a batch is in flight do not belong to its context (a trace's span, say).
+        # Jobs drawn while a batch is in flight do not belong to its context, such as a span.
         self._context = copy_context()
         if isinstance(jobs, str | bytes | Prepared) or not isinstance(jobs, Iterable):
             raise _odd(jobs)

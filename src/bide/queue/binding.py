@@ -115,7 +115,7 @@ _has_warned = False
 def _warn_of_blocked_loop(queue: str | None) -> None:
     """Warn the caller, who is the first outside of bide, that the event loop stands still.
 
-    In a notebook, an event loop runs whatever is called, and nothing else needs it.
+    In a notebook, an event loop runs all code, and nothing else needs it.
     """
     global _has_warned
     _has_warned = True

@@ -86,7 +86,7 @@ def _same_server(own: QueueRef, other: QueueRef) -> str:
 def constraints_of(
     options: Options, defaults: TaskOptions, parents: Sequence[str], dedup: str
 ) -> str:
-    """Encode the constraints of a job; `dedup` says how calls are deduplicated into it."""
+    """Encode the constraints of a job; `dedup` is its policy of deduplication."""
     expires = options.get("expires")
     expires = defaults.get("expires") if expires is None else expires
     group = options.get("group")

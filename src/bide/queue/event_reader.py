@@ -63,7 +63,7 @@ class EventReader:
         self._gap: Event | None = None
         """A gap that the server has reported, to be handed out first."""
         self._entries: deque[tuple[str, bytes]] = deque()
-        """The entries that were read and not looked at yet."""
+        """The entries that were read and not parsed yet."""
         self._has_all = False
         """Whether the latest read found the end of the stream, and no event since."""
         self._until: float | None = None

@@ -74,7 +74,7 @@ class JobView(Generic[R]):
 
     @property
     def _place(self) -> str:
-        """Where the job is expected, in the words of an error."""
+        """The expected place of the job, for errors."""
         return ""
 
     def _not_found(self) -> JobNotFound:
@@ -407,7 +407,7 @@ _ENDED: Final = ("C", "F", "X")
 
 
 def enqueued(id: str) -> datetime | None:
-    """Return when a job was enqueued, from its id; None if the id does not say it.
+    """Return when a job was enqueued, from its id; None if the id does not contain it.
 
     The id of a job that a schedule ran at once ends with such an id.
     """
@@ -447,7 +447,7 @@ PENDING: Final = ("due", "blocked", "active")
 
 
 def not_found(id: str, place: str = "") -> JobNotFound:
-    """Return the error for an id without a job; `place` says where it was expected."""
+    """Return the error for an id without a job; `place` is where it was expected."""
     return JobNotFound(
         f"There is no job {short_id(id)!r}{place}; check the id, the queue and the server, or "
         "whether the job was deleted or removed at the end of its retention."

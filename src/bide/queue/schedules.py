@@ -54,7 +54,7 @@ class ScheduleSpec(NamedTuple):
     missed: Missed
     jitter_us: int
     options: Mapping[str, Any]
-    """Those of its jobs."""
+    """The options of its jobs."""
 
     def draft(self, keys: Keys, seal: Seal) -> Draft:
         """Prepare the schedule for the queue with these keys."""

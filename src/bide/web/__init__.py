@@ -7,7 +7,6 @@ are rendered here and can be read without scripts; small JavaScript modules upda
     application.py  the data as JSON, the routes, live updates, and a server
     actions.py      the changes of operators; selection.py: the jobs that a form selects
     access.py       authentication, roles, and the headers for browsers
-    live.py         tells browsers that something has changed
 """
 
 from importlib import import_module

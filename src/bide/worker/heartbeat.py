@@ -1,6 +1,6 @@
 """A worker reports every ten seconds that it is alive. Nothing depends on this for correctness.
 
-The report is for viewers, and the reply says whether the worker must stop. With each report, the
+The report is for viewers, and the reply contains requests to stop or pause. With each report, the
 worker registers its queues again, in case the list of queues was removed. If the server has lost
 its scripts, the worker loads the scripts that viewers call: viewers have no permission to load
 them. The report contains the running jobs for older releases and for users who may not read all
@@ -12,8 +12,8 @@ does lose it. No lease is renewed past the job's time-out and grace, so a job th
 without end.
 
 Claims fire schedules, so no worker has a special role. But a script cannot evaluate a cron
-expression. So if a claim finds that few times of a schedule are left, its reply says so, and the
-worker that receives it sends more times.
+expression. So if few times of a schedule are left, the reply to a claim names the schedule, and the
+worker that receives the reply sends more times.
 """
 
 from __future__ import annotations

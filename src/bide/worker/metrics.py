@@ -71,11 +71,11 @@ class TaskMetrics(msgspec.Struct, array_like=True):
     lateness: BucketCounts = msgspec.field(
         default_factory=lambda: BucketCounts([0] * (len(LATENESS) + 1))
     )
-    """Of the starts: from due to the first statement."""
+    """The lateness of starts: from due to the first statement."""
     run_time: BucketCounts = msgspec.field(
         default_factory=lambda: BucketCounts([0] * (len(RUN_TIME) + 1))
     )
-    """Of the runs, with any outcome."""
+    """The durations of runs, with any outcome."""
 
     def add(self, other: TaskMetrics) -> None:
         """Add the counters of another."""

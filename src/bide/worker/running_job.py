@@ -1,4 +1,4 @@
-"""One job while a worker holds it."""
+"""A claimed job while a worker holds it."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Death(NamedTuple):
 
 
 Missing = Literal["", "task", "arguments"]
-"""What a worker lacks to run a job: nothing, its task, or a version of it that takes an argument of
-the job. Another worker may have it, during a deployment."""
+"""The cause why a worker cannot run a job: none, its task is missing, or the task has no such
+argument. Another worker may have it, during a deployment."""
 
 
 class RunningJob(msgspec.Struct, eq=False):
@@ -101,7 +101,7 @@ class RunningJob(msgspec.Struct, eq=False):
     ended: bool = False
     lost: bool = False
     missing: Missing = ""
-    """What this worker lacks, and another may have: see `Missing`."""
+    """The cause why this worker cannot run it, although another may: see `Missing`."""
     cancel_requested: bool = False
     """A request to cancel the job has arrived."""
     timed_out: bool = False

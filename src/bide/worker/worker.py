@@ -195,7 +195,7 @@ class Worker:
         self._clock = config.overridden().clock or SERVER_CLOCK
         label = name or f"{socket.gethostname()}.{os.getpid()}"
         self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
-        """The name, with a unique end."""
+        """The name, with a unique suffix."""
         self.queues: Final = [*dict.fromkeys(q if isinstance(q, str) else q.name for q in given)]
         """The names of its queues."""
         self.concurrency: Final = limits.concurrency

@@ -102,7 +102,7 @@ def enqueue_rows(queue: Any, jobs: Iterable[Prepared]) -> list[ChangeRow]:
         UsageError: `queue` is not a queue, or an element is not a prepared job.
     """
     checked = _checked_queue(queue)
-    # A list, as an iterator's error would say how many of its jobs were sent before it.
+    # A list, because the error of an iterator would count jobs that were sent before it.
     some = next(Batches(list(jobs) if isinstance(jobs, Iterator) else jobs, None), ())
     return _rows(checked, "enqueue", some)
 

@@ -93,14 +93,14 @@ class RqKeys:
     Attributes:
         name: The queue's name.
         delayed: The sorted set of its delayed jobs.
-        other_set: The same where the queue names a key of its own; else empty.
+        other_set: That key if the queue names its own; otherwise empty.
         wakeups: The channel of its wake-up messages.
         list: RQ's list, which workers read.
         dependency_hook: RQ's list of the gate.
         scheduled: RQ's registry of jobs that wait for RQ's own scheduler.
         cancelled: RQ's registry of cancelled jobs.
         queues: RQ's set of all queues.
-        jobs: What the key of a job begins with.
+        jobs: The start of the key of a job.
     """
 
     name: str

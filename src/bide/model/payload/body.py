@@ -87,7 +87,7 @@ def shown(error: BaseException) -> str:
 
 
 def end_of(text: str) -> str:
-    """Return the last `LONGEST_TEXT` characters, and say if there were more."""
+    """Return the last `LONGEST_TEXT` characters, and mark a cut."""
     return text if len(text) <= LONGEST_TEXT else "...\n" + text[-LONGEST_TEXT:]
 
 

@@ -142,12 +142,12 @@ class Schedules:
     def run(self, name: str) -> Job[Any]:
         """Enqueue a job of a schedule now, even if it is paused; its own times do not change.
 
-        If its jobs are `unique`, another job may hold the key. Then this returns that job, whose
-        `enqueue_result` says so.
+        If its jobs are `unique`, another job may hold the key. Then this returns that job, with
+        another `enqueue_result`.
 
         Raises:
             ScheduleNotFound: it does not exist.
-            DuplicateJob: another job holds the key, and `unique` says to reject.
+            DuplicateJob: another job holds the key, and `on_conflict="reject"`.
         """
         id = id_of(check_schedule_name(name), new_id())
         receipt = self._queue._run(ops.run_schedule(self._queue.keys, name, id))

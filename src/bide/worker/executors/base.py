@@ -1,4 +1,4 @@
-"""What the worker knows of an executor, and the life of a claimed job in it.
+"""The interface of executors, and the life of a claimed job in them.
 
 - **Submitted.** The worker passes claimed jobs. They wait in order until there is a slot: a place
   on the event loop or in a thread (`local`), or a free child process (`processes`).

@@ -195,7 +195,7 @@ class ForkServer:
         """Fork a child, which waits until the worker knows it.
 
         Returns:
-            Its process id, and the pipe end on which it is told to start.
+            Its process id, and the pipe end on which it waits for the order to start.
         """
         me = os.getpid()
         outlet, start_pipe = os.pipe()
