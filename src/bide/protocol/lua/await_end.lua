@@ -1,6 +1,6 @@
--- await_end: say that someone waits for a job's end; they are told over the channel `waiters`.
+-- await_end: note that a program waits for a job's end, which is then published on `waiters`.
 -- @arg   id         text
--- @arg   until_us   integer  how long from now they wait
+-- @arg   until_us   integer  how long from now the program waits
 -- @reply ok now, then: due | blocked | active | completed | failed | cancelled | gone
 
 local state = locate.due(id) and 'due' or (locate.elsewhere(id))

@@ -1,5 +1,5 @@
--- cancel: take jobs back before they run; ask those that run to end.
--- @arg   running    integer  1 to ask running jobs to end, 0 to leave them alone
+-- cancel: cancel jobs before they run; ask running jobs to stop.
+-- @arg   running    integer  1 to ask running jobs to stop, 0 to skip them
 -- @rest  id
 -- @reply ok now, then per job: ok | asked | held | cancelled | active | completed | failed | gone
 

@@ -1,6 +1,6 @@
--- children: the jobs that wait for one; and those that have waited for it, and have not ended yet.
--- @arg   id     text     of the job that is waited for
--- @arg   limit  integer  how many to read at most
+-- children: read the children of a job that have not ended.
+-- @arg   id     text     the id of the parent
+-- @arg   limit  integer  the maximum number of ids
 -- @reply ok now total, then ids; of jobs of other queues, `{queue}id`
 
 local reply = {'ok', now, 0}

@@ -1,28 +1,28 @@
--- claim: take what is due, oldest first, under a lease; and say when to come back.
--- @arg   worker    text     who claims
--- @arg   seq       integer  number of this claim; a repeat carries the same
--- @arg   count     integer  how many jobs at most: the worker's free slots
--- @arg   lease_us  integer  how long they are held without being extended
--- @arg   busy      integer  how many jobs the worker runs already
+-- claim: claim due jobs, oldest first, under a lease; return when to claim again.
+-- @arg   worker    text     the name of the worker
+-- @arg   seq       integer  the number of this claim; a repeat has the same number
+-- @arg   count     integer  the maximum number of jobs: the worker's free slots
+-- @arg   lease_us  integer  how long the jobs are held if their leases are not renewed
+-- @arg   busy      integer  number of jobs that the worker runs already
 -- @arg   arm       integer  2 to wait with free slots, 1 to wait if nothing was taken, 0 not to
 -- @arg   flags     text     n, e and s, as below, in any order
--- @arg   ahead_us  integer  also take what is due within this time; the worker starts it when due
--- @arg   slots     integer  how many jobs the worker can start at once
+-- @arg   ahead_us  integer  also claim jobs due within this time, which the worker starts when due
+-- @arg   slots     integer  number of jobs that the worker can start at once
 -- @reply ok now until deadline more alone drain thin post lost soon, then: id body token tries due
 -- @reply stale     the worker has since sent a later claim
 -- @include clock run_record wakeup timekeepers reclaim last_claims read_budget
 
--- arm, 3: as 2, and to say whether the rate of a group holds a due job back
--- flags, of jobs that a worker without their task returned: e: take them also before the next look
--- at them is due; s: the worker has run one
--- flags, n: of the jobs of one priority that are due, take the newest first
--- thin: the names of schedules that want to be sent more times, with spaces between them
--- more: 1 where there is, 2 where a limit holds back what is due
--- post: 1 where something is to be told to, or asked of, another queue
--- lost: of each job whose lease has ended: id token tries due worker, and 1 if it failed by that
--- ahead_us, negative: only what was due so long ago; the deadline is that of the caller then
--- soon: 1 where the deadline is the due time of a job, which can be claimed ahead
--- tries: the attempt; of a job that was claimed before, what `run_record.tries` says
+-- arm, 3: as 2, and return whether the rate of a group holds a due job back
+-- flags, for jobs that a worker without their task returned: e: claim them also before they are
+-- due again; s: the worker has run one
+-- flags, n: claim the newest due jobs of a priority first
+-- thin: the names of schedules of which more times are needed, with spaces between them
+-- more: 1 if there are more jobs, 2 if a limit holds due jobs back
+-- post: 1 if there are messages to other queues
+-- lost: for each job whose lease has ended: id token tries due worker, and 1 if it has failed
+-- ahead_us, negative: only jobs that were due so long ago; then the deadline is the caller's
+-- soon: 1 if the deadline is the due time of a job, which can be claimed ahead
+-- tries: the attempt; for a job that was claimed before, the result of `run_record.tries`
 local PATIENCE, LONG_PATIENCE, DRAIN_EVERY = 10000000, 60000000, 30000000
 local SWEEP, TRIM = 100, 100
 local MARKED, TELL = 200, 200

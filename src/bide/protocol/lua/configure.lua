@@ -1,7 +1,7 @@
--- configure: set what the queue keeps of finished jobs, or that it is a delay queue.
--- @arg   bounds     text     count and age in µs of what is kept completed, failed, cancelled
+-- configure: set the retention of finished jobs, or mark a delay queue.
+-- @arg   bounds     text     count and age in µs of the kept completed, failed and cancelled jobs
 -- @arg   kind       text     of a delay queue: `data` where items are to come, else `maybe`; or `-`
--- @arg   results    integer  how many bytes of results are kept
+-- @arg   results    integer  maximum bytes of kept results
 -- @reply ok kind
 
 local MARK, SAMPLE = 3, 5

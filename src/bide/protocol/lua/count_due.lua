@@ -1,4 +1,4 @@
--- count_due: how many delayed jobs are due within so long, over all priorities.
+-- count_due: count the delayed jobs that are due within given times, over all priorities.
 -- @rest  within
 -- @reply ok now, then how many for each
 

@@ -1,4 +1,4 @@
--- counts: how many jobs are in each state, and the queue's counters.
+-- counts: count the jobs in each state, and read the queue's counters.
 -- @reply ok now delayed waiting active completed failed cancelled blocked next_due idle, then
 -- @reply meta, then schedules next_fire
 

@@ -4,8 +4,8 @@
 -- @arg   group_rate  text  likewise
 -- @arg   kept        text  the bounds and the results of `configure`, or `keep`
 -- @arg   starts      integer  1 when the worker starts, 0 afterwards
--- @reply ok now      then the names of the settings that stay, because people have changed them
--- @reply other now   nothing was changed: a worker that lives declares others, and started later
+-- @reply ok now      then the names of the settings that stay, because people configured them
+-- @reply other now   nothing changed: a live worker that started later declares others
 
 -- For each setting, `meta` has what was declared last. A setting with another value was changed by
 -- `queue.configure`, and stays. Workers declare again with each heartbeat. So the settings of old

@@ -1,5 +1,5 @@
--- delete: remove every trace of jobs that no worker holds.
--- @arg   unbegun   integer  1 if jobs that have not ended may go too
+-- delete: delete jobs that no worker holds, with all their data.
+-- @arg   unbegun   integer  1 if jobs that have not ended may be deleted too
 -- @rest  id
 -- @reply ok, then per job: ok | active | held | unended | gone
 

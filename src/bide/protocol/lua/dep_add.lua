@@ -1,12 +1,12 @@
--- dep_add: say what else a job waits for, of many; or what came of its parents in other queues.
+-- dep_add: add parents to a job that has many, or outcomes of its parents in other queues.
 -- @arg   child      text
--- @arg   is_last    integer  1 where this is all that it waits for
+-- @arg   is_last    integer  1 if these are the last parents
 -- @rest  parent outcome
 -- @reply ok due     due: when it is due, or 0
 -- @reply ended      it is not blocked (any more)
 -- @reply gone       there is no such job
--- @reply unknown    the id of a parent that there is not (yet); the job is removed, whole
--- @reply busy       what jobs of these names have left is being seen to: come again
+-- @reply unknown    the id of a missing parent; the job is removed
+-- @reply busy       the data of earlier jobs with these ids is being removed: call again
 
 -- outcome: - of one that may not have ended: of this queue, that is looked up; of another queue's
 -- that has: C | F | X, as `edges` has it, or U for one that there is not

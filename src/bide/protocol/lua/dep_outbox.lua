@@ -1,8 +1,8 @@
--- dep_outbox: remove what was told to other queues or asked of them, and read what is still to be.
--- @arg   after  text     what was read last; - to begin
--- @arg   count  integer  how much to read at most
+-- dep_outbox: remove delivered messages to other queues, and read the next ones.
+-- @arg   after  text     the last message that was read; - to start
+-- @arg   count  integer  the maximum number of messages
 -- @rest  word
--- @reply ok, then what is to be told (`@`) or asked (`?`), as `edges` has it
+-- @reply ok, then outcomes (`@`) and subscriptions (`?`), in the form of `edges`
 
 for i = rest, #ARGV do
   if not string.find(ARGV[i], '^[@?]') then return redis.error_reply('BADARG dep_outbox rest') end

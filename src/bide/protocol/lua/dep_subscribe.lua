@@ -1,7 +1,7 @@
--- dep_subscribe: jobs of another queue wait for jobs of this one, which is to tell them.
+-- dep_subscribe: subscribe jobs of another queue to the ends of jobs of this queue.
 -- @rest  child parent
 -- @reply ok, then per pair: - | C | F | X | U | D
--- @reply busy       what jobs of these names have left is being seen to: come again
+-- @reply busy       the data of earlier jobs with these ids is being removed: call again
 
 -- `-`: it has not ended; C, F, X: it has completed, failed, was cancelled; U: there is no such job,
 -- or it is being placed; D: the queue is a delay queue, and holds data

@@ -1,10 +1,10 @@
 -- enqueue: add jobs, each due at its own time; an id that exists changes nothing.
 -- @key   meta jobs wake keep events due run notes terms trash
 -- @rest  id when priority body
--- @last  wanted  what the caller will wait for behind this: replica | fsync | replica,fsync
--- @reply ok now, then per job: when it is due, or 0 where its id exists
--- @reply keys      a trash is left, so that all keys are needed; nothing was added
--- @reply cannot    what the server lacks for what is wanted; nothing was added
+-- @last  wanted  the durabilities that the caller waits for: replica | fsync | replica,fsync
+-- @reply ok now, then per job: when it is due, or 0 if its id exists
+-- @reply keys      there is a trash, so all keys are needed; nothing was added
+-- @reply cannot    the feature that the server lacks for the durability; nothing was added
 -- @include due_time wakeup read_budget new_jobs
 
 -- Where all jobs go to one due set, that may be the call's last key: those behind it are for what a

@@ -1,11 +1,11 @@
 -- enqueue_full: add jobs with constraints, each due at its time; an existing id changes nothing.
 -- @rest  id when priority body constraints parents
--- @last  wanted     what the caller will wait for behind this: replica | fsync | replica,fsync
+-- @last  wanted     the durabilities that the caller waits for: replica | fsync | replica,fsync
 -- @reply ok now, then per job: word due id    of the job; words: as `dedup` has them, and `open`
--- @reply cannot     what the server lacks for what is wanted; nothing was added
--- @reply unknown    the id of a parent that there is not, or not yet; nothing was added
--- @reply data       the id of a parent, where the queue is a delay queue's; nothing was added
--- @reply busy       what jobs of these names have left is being seen to: come again
+-- @reply cannot     the feature that the server lacks for the durability; nothing was added
+-- @reply unknown    the id of a missing parent; nothing was added
+-- @reply data       the id of a parent, if the queue is a delay queue; nothing was added
+-- @reply busy       the data of earlier jobs with these ids is being removed: call again
 -- @include constraints dedup_keys deps deps_edges deps_insert due_time insert new_jobs
 
 -- open: it exists, and all that it waits for is not known yet (`dep_add`)

@@ -1,8 +1,8 @@
--- events_hold: hold the stream of events open for a named listener, and say where it reads on.
+-- events_hold: hold the stream of events open for a named listener; return where it continues.
 -- @arg   name       text     of the listener
--- @arg   after      text     id of the event that it read last; - to begin with what comes next
--- @arg   hold_us    integer  how long from now it holds the stream open; 0 to let go of it
--- @reply ok now after gap    the id to read on from; 1 where events before it are lost
+-- @arg   after      text     the id of the last event that it read; - for new events only
+-- @arg   hold_us    integer  how long from now it holds the stream open; 0 to stop
+-- @reply ok now after gap    the id from which to continue; 1 if events before it are lost
 
 -- Listeners that are known by name; for all others the time is kept under one that none has.
 local MOST, OTHERS = 64, '{others}'

@@ -2,7 +2,7 @@
 -- @arg   lease_us  integer  how long from now
 -- @rest  id token
 -- @last  late    how late jobs have started since the last report, for `latency.report`
--- @reply ok now, then per job: ok | asked (renewed, but its end was asked for) | lost | gone
+-- @reply ok now, then per job: ok | asked (renewed, and asked to stop) | lost | gone
 -- @include clock run_record
 
 local ids = {}

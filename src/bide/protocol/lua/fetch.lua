@@ -1,7 +1,7 @@
--- fetch: everything that is known of jobs, as one consistent picture.
+-- fetch: read all data of jobs, in one consistent snapshot.
 -- @rest  id
 -- @reply ok now, then per job: gone | its parts
--- @reply more now, then the same of the first of them: there is no room for the others in one reply
+-- @reply more now, then the first of them, because one reply has no room for all
 -- @include locate read_budget
 
 -- parts: state since priority body run result notes asked terms turn awaited

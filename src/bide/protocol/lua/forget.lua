@@ -1,5 +1,5 @@
--- forget: remove what is left of a queue that holds nothing and has no worker.
--- @reply ok         it held nothing: nothing is left of it
+-- forget: remove the remaining data of a queue that holds nothing and has no worker.
+-- @reply ok         it held nothing, and was removed
 -- @reply holds, then what and how many    nothing was removed
 
 -- what: pending (delayed, waiting, blocked, or set aside by `purge`), active, ended; schedules;

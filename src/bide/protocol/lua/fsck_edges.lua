@@ -1,4 +1,4 @@
--- fsck_edges: check a piece of what jobs wait for; repair what would keep a job waiting forever.
+-- fsck_edges: check a part of the dependencies; repair what would block a job without end.
 
 local FORMS = {'^>([^%s{}]+) (%S+)$', '^<([^%s{}]+) (%S+)$', '^!([^%s{}]+) ([CFX])$',
   '^=([^%s{}]+) ([^%s{}]+)$', '^@({%S+}%S+) (%S+) [CFX]$', '^%?([^%s{}]+) ({%S+}%S+)$'}

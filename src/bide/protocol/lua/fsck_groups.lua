@@ -1,4 +1,4 @@
--- fsck_groups: look at a piece of what is known of groups, and repair what does not agree.
+-- fsck_groups: check a part of the data of groups, and repair inconsistencies.
 -- @arg   part    text     order | held | groups | turns | resting
 
 -- `fsck_jobs` finds jobs that are missing in `order` or `held`: what is removed here has no job.

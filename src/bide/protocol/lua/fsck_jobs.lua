@@ -1,6 +1,6 @@
--- fsck_jobs: look at a piece of a key that names jobs, and repair where they differ.
--- @arg   part       text     which key, by its name here
--- @arg   level      integer  which of them where there are several, from 1; else 0
+-- fsck_jobs: check a part of a key that contains job ids, and repair inconsistencies.
+-- @arg   part       text     the name of the key
+-- @arg   level      integer  the index of the key, from 1; 0 if there is only one
 
 -- Every job that has a body is looked at when `jobs` is; of the other keys, what has none. So each
 -- is told once. What is found holds: nothing moves while a script runs.

@@ -1,4 +1,4 @@
--- fsck_queue: look at what a queue holds beside its jobs, and repair it.
+-- fsck_queue: check the data of a queue besides its jobs, and repair them.
 -- @arg   part       text     types | one of what else there is (`protocol/commands/fsck.py`)
 -- @rest  field form
 

@@ -1,4 +1,4 @@
--- fsck_queues: look at the list of queues.
+-- fsck_queues: check the list of queues.
 
 if fsck.is_hash(queues) then
   fsck.hash(queues, function(name, at)

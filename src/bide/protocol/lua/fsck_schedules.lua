@@ -1,4 +1,4 @@
--- fsck_schedules: look at a piece of what there is of schedules, and repair what does not agree.
+-- fsck_schedules: check a part of the data of schedules, and repair inconsistencies.
 -- @arg   part       text     schedules | schedule | scheduled
 
 -- A schedule that wants more times is looked at again and again, this far apart.

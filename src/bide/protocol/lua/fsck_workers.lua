@@ -1,4 +1,4 @@
--- fsck_workers: look at what workers said of themselves, and remove what none can have said.
+-- fsck_workers: check the reports of workers, and remove invalid ones.
 
 -- A live worker sends its next heartbeat within seconds, so nothing is lost.
 local function judge(name, value)

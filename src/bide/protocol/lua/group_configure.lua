@@ -1,4 +1,4 @@
--- group_configure: how the jobs of one group run: how many at once, and whether any may begin.
+-- group_configure: configure a group: its concurrency, its rate, and whether it is paused.
 -- @arg   name         text  of the group
 -- @arg   concurrency  text  how many at once, whatever its jobs ask for; 0: as they ask; - as it is
 -- @arg   paused       text  1 or 0; - as it is

@@ -1,6 +1,6 @@
--- groups: how things stand in groups: in one, or in a piece of all there are.
+-- groups: read the counts and settings of one group, or of a page of groups.
 -- @arg   name    text     of a group; - for all
--- @arg   cursor  text     where to continue, as the reply before said; 0 to begin
+-- @arg   cursor  text     the cursor of the last reply; 0 to start
 -- @arg   limit   integer  how many to read, about
 -- @reply ok now cursor    0 at the end; then per group: what `words` has of it
 

@@ -1,4 +1,4 @@
--- heartbeat: a worker says that it lives and what it does, or that it stops.
+-- heartbeat: store the report of a live worker, or note that it stops.
 -- @arg   worker   text
 -- @arg   about    text   what it says of itself, as JSON; empty when it stops
 -- @reply ok now stop pause (1: someone wants it to)

@@ -1,4 +1,4 @@
--- holders: which workers hold jobs of a queue, and what the first of these jobs are.
+-- holders: list the workers that hold jobs of a queue, with the first of these jobs.
 -- @arg   start   integer  how many jobs to pass over
 -- @arg   count   integer  how many to look at, 1,000 at most
 -- @arg   shown   integer  of how many jobs of each worker the body is read

@@ -1,4 +1,4 @@
--- items_reject: data that were popped, and that cannot be given out, have failed after all.
+-- items_reject: fail popped items that cannot be decoded.
 -- @rest  id why
 -- @reply ok now, then per item: ok | gone
 

@@ -1,4 +1,4 @@
--- latency_minutes: how late jobs began and how long they ran, of some minutes.
+-- latency_minutes: read the lateness and the run times of jobs of some minutes.
 -- @arg   first    integer  how many minutes ago the first began; 0 for this one
 -- @arg   count    integer  how many minutes, from the first on
 -- @reply ok now minute, then per minute a line, or nothing

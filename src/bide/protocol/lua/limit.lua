@@ -1,4 +1,4 @@
--- limit: set how many of the queue's, or a group's, jobs may begin in a time, and run at once.
+-- limit: set the rate and the concurrency of the queue, and the rate of its groups.
 -- @arg   rate        text  count, period in µs, burst; `none`, or `keep` to leave it as it is
 -- @arg   concurrency  text  a number; `none`, or `keep`
 -- @arg   group_rate  text  as `rate`: of each of its groups that has none of its own

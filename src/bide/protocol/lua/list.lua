@@ -1,4 +1,4 @@
--- list: a page of the ids in one state; due jobs by priority, then due time; others newest first.
+-- list: read a page of the ids in a state; due jobs by priority and due time, others newest first.
 -- @arg   state      text     one of `bide.model.job`
 -- @arg   start      integer  how many to pass over
 -- @arg   count      integer  how many at most

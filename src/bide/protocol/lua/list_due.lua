@@ -1,4 +1,4 @@
--- list_due: a page of the ids of the jobs due in a stretch of time; by priority, then due time.
+-- list_due: read a page of the ids of jobs due in an interval, by priority and due time.
 -- @arg   from_us  integer  where the stretch begins
 -- @arg   to_us    integer  where it ends; what is due then is not in it
 -- @arg   start    integer  how many to pass over

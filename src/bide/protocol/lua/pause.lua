@@ -1,4 +1,4 @@
--- pause: let no job of the queue be claimed until it is resumed.
+-- pause: stop claims of the queue until it is resumed.
 -- @reply ok
 -- @reply held      jobs that were claimed ahead are being returned; ask again
 

@@ -1,4 +1,4 @@
--- pop: take data that is due off the queue for good, oldest first.
+-- pop: remove and return due items, oldest first.
 -- @arg   consumer     text     who takes
 -- @arg   seq          integer  number of this call; a repeat carries the same
 -- @arg   count        integer  how many at most

@@ -1,4 +1,4 @@
--- purge: set all delayed, waiting and blocked jobs aside, then delete them in bounded pieces.
+-- purge: set all delayed, waiting and blocked jobs aside, then delete them in limited steps.
 -- @arg   begin    text     names this purge, to set aside; - to continue deleting
 -- @arg   limit    integer  how many jobs to delete in this call
 -- @reply ok aside more    how many this purge has set aside; whether to continue

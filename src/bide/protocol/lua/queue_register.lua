@@ -1,4 +1,4 @@
--- queue_register: note that queues are in use, so that they can be listed.
+-- queue_register: add queues to the list of queues.
 -- @rest  queue
 -- @reply ok now
 

@@ -1,4 +1,4 @@
--- queue_unregister: take queues off the list of those that are in use.
+-- queue_unregister: remove queues from the list of queues.
 -- @rest  queue
 -- @reply ok
 

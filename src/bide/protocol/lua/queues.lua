@@ -1,4 +1,4 @@
--- queues: the names of all queues that were ever used.
+-- queues: list the names of all queues that were ever used.
 -- @reply ok, then names
 
 return {'ok', redis.call('HKEYS', queues)}

@@ -1,4 +1,4 @@
--- reschedule: give jobs that have not been taken another due time.
+-- reschedule: give unclaimed jobs another due time.
 -- @arg   at         text     +N microseconds from now, or =N
 -- @arg   promote    integer  1 to make jobs due that are not yet, also blocked ones; else 0
 -- @rest  id

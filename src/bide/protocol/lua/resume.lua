@@ -1,4 +1,4 @@
--- resume: let the queue's jobs be claimed again, also where one of them has held it.
+-- resume: let workers claim jobs of the queue again, also if a job has paused it.
 -- @reply ok
 
 local was = redis.call('HDEL', meta, 'paused')

@@ -1,4 +1,4 @@
--- retry: run jobs that have ended once more, with all their attempts before them.
+-- retry: run finished jobs again, with all their attempts.
 -- @arg   name       text     of this call; its repeat carries the same, and runs nothing twice
 -- @arg   at         text     +N microseconds from now, or =N
 -- @rest  id

@@ -1,5 +1,5 @@
--- schedule_list: read schedules: those of these names, or without names a page of all.
--- @arg   cursor    text     where to continue, as the reply before said; 0 to begin
+-- schedule_list: read schedules by name, or without names a page of all.
+-- @arg   cursor    text     the cursor of the last reply; 0 to start
 -- @arg   limit     integer  how many, about
 -- @rest  name
 -- @reply ok now cursor    where to continue, 0 at the end; then per schedule: name record

@@ -1,4 +1,4 @@
--- schedule_pause: let a schedule fire no more; or again, from its next time on.
+-- schedule_pause: pause a schedule, or resume it from its next time.
 -- @arg   name       text     of the schedule
 -- @arg   paused     integer  1 or 0
 -- @reply ok now record

@@ -1,4 +1,4 @@
--- schedule_refill: send a schedule more of its times, as a claim has asked for them.
+-- schedule_refill: send more times of a schedule, as a claim has requested.
 -- @arg   name       text     of the schedule
 -- @arg   version    text     whose times these are
 -- @arg   times      text     in order; those that were fired meanwhile are dropped

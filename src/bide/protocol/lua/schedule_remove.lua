@@ -1,4 +1,4 @@
--- schedule_remove: remove schedules; the jobs that they have made stay.
+-- schedule_remove: remove schedules; the jobs that they have created stay.
 -- @rest  name
 -- @reply ok, then per schedule: ok | gone
 

@@ -1,4 +1,4 @@
--- schedule_run: make a job of a schedule now, beside those that it makes at its times.
+-- schedule_run: create a job of a schedule now, in addition to its times.
 -- @arg   name       text     of the schedule
 -- @arg   id         text     of the job; one that exists changes nothing
 -- @reply ok now word due id    of the job; `dedup` says which words there are

@@ -1,4 +1,4 @@
--- schedule_set: set a schedule; where it fires when it did before, it keeps its next time.
+-- schedule_set: set a schedule; if its times do not change, it keeps its next time.
 -- @arg   name       text     of the schedule
 -- @arg   kind       text     every | cron | at
 -- @arg   priority   integer  of its jobs

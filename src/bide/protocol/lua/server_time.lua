@@ -1,4 +1,4 @@
--- server_time: the server's time, read behind another call of the same round trip.
+-- server_time: read the server's time, after another call of the same round trip.
 -- @key   meta
 -- @reply ok now
 

@@ -1,4 +1,4 @@
--- settle: say how claimed jobs ended; refused where the token is no longer the job's.
+-- settle: record the outcomes of claimed jobs; refuse an outcome whose token is not the latest.
 -- @rest  id token outcome when data
 -- @last  late    how late jobs have started since the last report, for `latency.report`
 -- @reply ok now, then per job: ok | lost | gone | later | full

@@ -1,4 +1,4 @@
--- timeline: how many jobs are due, and how many have ended, in stretches of time of one length.
+-- timeline: count the due jobs, and the jobs that have ended, in intervals of one length.
 -- @arg   from       text     +N or -N microseconds from now, or =N; moved back to a whole step
 -- @arg   step_us    integer  how long a stretch is
 -- @arg   count      integer  how many stretches, 240 at most

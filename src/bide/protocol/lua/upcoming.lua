@@ -1,4 +1,4 @@
--- upcoming: what is due next, over all priorities.
+-- upcoming: read the jobs that are due next, over all priorities.
 -- @arg   within_us  integer  how far to look ahead; 0 for no limit
 -- @arg   count      integer  how many of each priority at most
 -- @reply ok now, then id due, of each priority in due order

@@ -1,4 +1,4 @@
--- upgrade: bring what a queue stores to the next schema, or back by one, a bounded piece at a time.
+-- upgrade: convert the data of a queue to the next or the previous schema, in limited steps.
 -- @arg   target   integer  the schema
 -- @arg   cursor   text     what the last call has returned; 0 to begin
 -- @reply ok cursor changed, where cursor is 0 at the end

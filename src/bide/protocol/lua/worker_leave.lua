@@ -1,4 +1,4 @@
--- worker_leave: a worker stops: its deadline is dropped, and another timekeeper is found.
+-- worker_leave: remove the data of a worker that stops, and find another timekeeper.
 -- @arg   worker  text
 -- @reply ok
 

@@ -1,4 +1,4 @@
--- worker_pause: ask workers to claim nothing, or to claim again; jobs that run go on.
+-- worker_pause: ask workers to pause, or to resume; running jobs continue.
 -- @arg   paused  integer  1 to claim nothing, 0 to claim again
 -- @rest  worker
 -- @reply ok now, then per worker: ok | gone

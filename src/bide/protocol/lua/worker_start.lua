@@ -1,4 +1,4 @@
--- worker_start: return what a worker checks before it serves the queue.
+-- worker_start: read the facts that a worker checks before it serves the queue.
 -- @reply ok kind policy, each `-` where there is none, or INFO is denied
 
 local info = redis.pcall('INFO', 'memory')

@@ -1,4 +1,4 @@
--- workers: what workers last said of themselves.
+-- workers: read the latest reports of workers.
 -- @reply ok now, then worker and what it said
 
 return {'ok', now, redis.call('HGETALL', workers)}

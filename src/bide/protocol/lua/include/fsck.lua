@@ -1,8 +1,8 @@
 -- What all checks share: a piece of a key that one call looks at, and what it finds.
--- @arg cursor  text     where to continue, as the reply before said; 0 to begin
--- @arg limit   integer  how many to look at, about
--- @arg repair  integer  1 to repair what is found, 0 only to say it
--- @reply ok now cursor    where to continue, 0 at the end; then per finding: kind id says fix
+-- @arg cursor  text     the cursor of the last reply; 0 to start
+-- @arg limit   integer  the approximate number of entries to check
+-- @arg repair  integer  1 to repair findings, 0 only to report them
+-- @reply ok now cursor    the next cursor, 0 at the end; then per finding: kind id says fix
 local fsck = {DAY = 86400000000}
 
 local YEAR = 366 * fsck.DAY
