@@ -1,8 +1,9 @@
--- The large results of a queue stay within a budget of bytes (`Retention(results=...)`): if they do
--- not fit, the oldest are dropped. `retention` counts what is removed with its job. The field
--- `result_bytes` of `meta` has the sum, and `results_from` when those jobs completed from which on
--- results have not been looked at. While `results_over` is there, they exceed the budget, and
--- settles look on that bring no large ones: a few large ones may stand behind many small.
+-- The large results of a queue stay within a budget of bytes (`Retention(results=...)`): if a
+-- result does not fit, the oldest results are dropped. `retention` subtracts results that are
+-- removed with their jobs. In `meta`, `result_bytes` has the sum, and `results_from` the completion
+-- time from which results have not been read yet. `results_over` exists while the results exceed
+-- the budget. Then settles without large results continue the search too, because a few large
+-- results may come after many small ones.
 local budget = {}
 
 local BUDGET, MOST, FAR = 100000000, 200, 9000000000000000

@@ -1,7 +1,8 @@
--- Jumps of the server's clock. All times are whole microseconds since 1970. A high-water mark in
--- `meta` shows a jump. Backward: the new time is taken, deadlines set in the old one are dropped,
--- and leases that reach too far are clamped as they are met. Forward: no lease is reclaimed before
--- its holder had the time of one lease to renew it.
+-- Jumps of the server's clock. All times are integer microseconds since 1970. `meta` has the latest
+-- time that the clock has shown, which reveals a jump. After a jump back, the new time applies,
+-- deadlines of the old time are dropped, and leases that are too long are shortened when a script
+-- reads them. After a jump forward, no lease is reclaimed before its holder had the time of one
+-- lease to renew it.
 local clock = {}
 
 local MARK_EVERY, BACK, FORWARD, LONGEST_CALM = 1000000, 2000000, 30000000, 300000000

@@ -1,6 +1,6 @@
--- The clock under test of all queues of a prefix: the server's own time plus an offset, or a moment
--- at which it is held. Both stand in one key, so that one command moves all queues, also those used
--- later. No script declares the key: this clock is for a server of a test's own, not for a Cluster.
+-- The clock under test of all queues of a prefix: the server's time plus an offset, or a fixed
+-- moment. One key has both, so that one command moves all queues, also those used later. No script
+-- declares the key: this clock is for a test's own server, not for a Cluster.
 local time = redis.call('TIME')
 local prefix = string.match(meta, '^[^{]*')
 local set = redis.call('HMGET', prefix .. 'test_clock', 'offset_us', 'held_us')

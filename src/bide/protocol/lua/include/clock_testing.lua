@@ -1,5 +1,4 @@
--- The clock under test: the server's own time plus an offset that the test keeps in `meta`, or a
--- moment at which it is held.
+-- The clock under test: the server's time plus an offset in `meta`, or a fixed moment.
 local time = redis.call('TIME')
 local set = redis.call('HMGET', meta, 'test_offset_us', 'test_held_us')
 if set[2] then return tonumber(set[2]) end

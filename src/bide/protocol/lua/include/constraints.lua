@@ -1,4 +1,4 @@
--- What was asked of a job beside its due time: a line of words `name=value`.
+-- The constraints of a job besides its due time: a line of words `name=value`.
 --
 --   x=+N   it begins within N microseconds of its due time, or never
 --   x=@N   it begins by N, or never

@@ -1,8 +1,7 @@
--- Calls that are deduplicated: a job that is there already holds their key (`dedup_keys`). Whether
--- a job still holds its key is not noted where it begins or ends: it is seen, by where the job is,
--- when somebody asks for the key. So no lock outlives its job, however that ended. A call that was
--- deduplicated leaves no job of its own, and is remembered in `folded`, so that its repeat finds
--- itself: `<when> <word> <due> <holder>`.
+-- Deduplication of calls: an existing job holds their key (`dedup_keys`). The start and the end of
+-- a job do not change its key. Instead, a script that reads the key checks where the job is. So no
+-- key outlives its job, however the job ended. A deduplicated call adds no job, and is recorded in
+-- `folded`, so that its repeat finds it: `<when> <word> <due> <holder>`.
 local dedup = {}
 
 local batches, created, remembered = {}, 0, 0 -- by this call

@@ -1,4 +1,4 @@
--- Who holds which key.
+-- The holders of keys.
 --
 -- `unique` has per key, `<kind>:<key>`, a line `<id> <until> <since>[ <more>]`:
 --

@@ -1,4 +1,4 @@
--- Jobs that wait for others: they are freed or cancelled as those end that they wait for.
+-- Dependencies of jobs: the end of a parent frees or cancels its children.
 local deps = {dropped = {}} -- what was cancelled, because of what it waited for
 
 local OUTCOMES = {{completed, 'C'}, {failed, 'F'}, {cancelled, 'X'}}

@@ -1,5 +1,4 @@
--- Jobs that come in and wait for others: what is asked before anything is written, and what is
--- written of what they wait for.
+-- New jobs with parents: the checks before any write, and the stored dependencies.
 local deps_insert = {}
 
 local BUDGET = 200

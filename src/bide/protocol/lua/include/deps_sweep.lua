@@ -1,5 +1,5 @@
--- What claims do for jobs that wait for others: they continue with what was left over, remove what
--- was left half placed, and have other queues asked of which nothing was heard.
+-- The part of claims for dependencies: they continue unfinished deliveries, remove jobs that were
+-- added only in part, and repeat subscriptions to other queues without a reply.
 local deps_sweep = {}
 
 local SOME = 100

@@ -1,4 +1,4 @@
--- What a producer will wait for, and whether the server can do it: asked before any write.
+-- The durability of an enqueue, and whether the server can give it: checked before any write.
 local durability = {}
 
 -- Which of `INFO`'s sections says so, and the words to look for.

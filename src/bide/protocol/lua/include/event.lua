@@ -1,4 +1,4 @@
--- What became of jobs, told to those who listen: entries of a capped stream, a line of text each.
+-- Events of jobs for listeners: entries of a stream of limited length, one line of text each.
 --
 --   kind verb at id worker attempt due data
 --

@@ -1,4 +1,4 @@
--- Jobs that were to begin by a time, and have not: they are cancelled.
+-- Jobs that have not started in time: they are cancelled.
 local expire = {}
 
 local AT_ONCE = 20

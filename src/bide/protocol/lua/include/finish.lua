@@ -1,4 +1,4 @@
--- How jobs end, whatever ends them: what is counted and said of it, who is told, what is removed.
+-- The end of jobs, whatever its cause: counts, events, messages to waiters, removal of data.
 local finish = {}
 
 -- One is cancelled that was in no worker's hands; `level`: of its due set, or of its group.

@@ -1,4 +1,4 @@
--- What all checks share: a piece of a key that one call looks at, and what it finds.
+-- The shared part of all checks: a part of a key that one call reads, and its findings.
 -- @arg cursor  text     the cursor of the last reply; 0 to start
 -- @arg limit   integer  the approximate number of entries to check
 -- @arg repair  integer  1 to repair findings, 0 only to report them

@@ -1,5 +1,5 @@
--- What a check does about the group of a job (`grp`; nil for none) that it puts elsewhere, or that
--- its group does not know of. `place` is where the job is, or goes: state, level and score.
+-- The part of checks for the group of a job (`grp`; nil for none) that a repair moves, or that its
+-- group does not contain. `place` is where the job is, or goes: state, level and score.
 local fsck_group = {}
 
 function fsck_group.leave(grp, place, id)

@@ -1,4 +1,4 @@
--- What a job's run record tells of it, where that is doubted: for checks and repairs.
+-- The facts in a doubtful run record of a job, for checks and repairs.
 local fsck_record = {}
 
 local STAMPS = '[CRFSHLXK-]'

@@ -1,6 +1,6 @@
--- Groups whose turn it is. A turn is one job: the group's next. Then the group stands behind all
--- others whose turn had come, if it may run another at once; else it has its next turn when one of
--- its jobs has ended.
+-- Groups whose turn it is. A turn is one job: the next job of the group. After it, the group comes
+-- behind all groups whose turn had come, if it may run another job at once. Otherwise it has its
+-- next turn when one of its jobs has ended.
 --
 -- A group's next job that is a suspect has to run as the only job of its worker: the group has its
 -- turn among the suspects then, and waits for that.

@@ -1,4 +1,4 @@
--- What happened to a job, a line each, oldest first:
+-- The notes of a job, one line each, oldest first:
 --
 --   E attempt started ended worker error    an attempt that raised, the error as JSON
 --   C attempt started ended worker          an attempt whose lease ended without an outcome

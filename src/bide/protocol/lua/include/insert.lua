@@ -1,4 +1,4 @@
--- Where jobs stand that come in, among those of their group or alone, and that get another place.
+-- The places of new and moved jobs, alone or in their groups.
 local insert = {has_groups = false}
 
 -- Something is due then, which the limits may hold back; or over, which no limits do.

@@ -1,5 +1,5 @@
--- What each worker last took: when, the number of that call, and the ids. A call that is repeated
--- after a lost reply carries the same number, and so finds what it did.
+-- The latest call of each worker: when, its number, and the ids that it took. A call that is
+-- repeated after a lost reply has the same number, and so returns the same jobs.
 local last_claims = {}
 
 local WORKERS, FORGET_AFTER = 64, 600000000

@@ -1,4 +1,4 @@
--- Where a job is: the sets are the only record of its state, so they are asked.
+-- The place of a job: the sets are the only record of its state, so they are read.
 local locate = {}
 
 -- The index in `due` of the set that holds a job, and when it is due; or nothing.

@@ -1,4 +1,4 @@
--- Jobs that wait, and are to be due at another time.
+-- New due times for jobs that have not started.
 local move = {}
 
 local room = {left = 1000000} -- of notes that are read to add to them

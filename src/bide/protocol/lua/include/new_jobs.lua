@@ -1,4 +1,4 @@
--- Jobs that come in, `id when priority body` each and maybe more: are they valid, and new?
+-- New jobs, `id when priority body` each and maybe more: whether they are valid and new.
 local new_jobs = {}
 
 local LONGEST = 128 -- bytes of an id

@@ -1,6 +1,6 @@
--- Telling those who wait for the end of jobs. The channel has the name of the key in which they are
--- noted. A lost message costs a bounded wait, because they also look by themselves. So a caller
--- without the permission to the channel, as new users are, must not lose its script: hence `pcall`.
+-- Messages to programs that wait for the end of jobs. The channel has the name of the key that
+-- lists them. A lost message costs a limited wait, because they also poll. So a caller without the
+-- permission for the channel, as new users are, must not abort the script: hence `pcall`.
 local notify_waiters = {}
 
 local FORGET = 64

@@ -1,5 +1,5 @@
--- How much one call reads: some hundred large bodies would keep the server from its other work. So
--- `enqueue` marks a queue that ever had a large body, and there sizes are read before bodies.
+-- The maximum that one call reads: some hundred large bodies would block the server. So `enqueue`
+-- marks a queue that has ever had a large body, and there sizes are read before bodies.
 local read_budget = {LARGE = 16000}
 
 local BYTES = 2000000

@@ -1,5 +1,5 @@
--- Leases that have ended without an outcome. What was held is due again, in its old place, is
--- cancelled if that was asked for, or has failed if it killed its worker three times while alone.
+-- Leases that have ended without an outcome. The job is due again, in its old place. It is
+-- cancelled if that was requested, and fails if it has killed its worker three times while alone.
 local reclaim = {}
 
 local AT_ONCE, CRASHES, STRIKES, MANY_STRIKES = 10, 3, 2, 10

@@ -1,4 +1,4 @@
--- Run records where they are stored.
+-- The stored run records.
 local record_store = {}
 
 local LEVELS, ALONE, UNSERVED = 10, 11, 12

@@ -1,5 +1,6 @@
--- What schedules make due: a job for each time that has come, named after schedule and time. One
--- script adds it and moves the schedule on, so a crash can neither lose a job nor add it twice.
+-- The jobs of schedules: one job for each time that has come, named after schedule and time. One
+-- script adds the job and moves the schedule on, so a crash can neither lose a job nor add it
+-- twice.
 local schedule_fire = {}
 
 local AT_ONCE, BYTES, FEW, PAUSE = 20, 2000000, 8, 1000000

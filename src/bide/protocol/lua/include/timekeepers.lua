@@ -1,7 +1,7 @@
--- Timekeepers. For every deadline one worker, the timekeeper, will claim at it, and another, the
--- backup, a grace later; all others sleep until woken. If the timekeeper dies, that costs the
--- grace, or with its backup the horizon. A worker that is alone replaces no other, and looks less
--- often.
+-- Timekeepers. At every deadline one worker, the timekeeper, claims, and another, the backup,
+-- claims a grace later. All others sleep until they are woken. If the timekeeper dies, the cost is
+-- the grace, or if its backup dies too, the horizon. A worker that is alone replaces no other, and
+-- claims less often.
 local timekeepers = {}
 
 local GRACE, HORIZON, ALONE, LONGEST = 50000, 2000000, 5000000, 10000000

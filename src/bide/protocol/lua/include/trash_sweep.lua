@@ -1,4 +1,4 @@
--- What `purge` has set aside, deleted in bounded pieces.
+-- Deletes the jobs that `purge` has set aside, in limited steps.
 local trash_sweep = {}
 
 -- Deletes up to `limit` jobs; true while some are left.

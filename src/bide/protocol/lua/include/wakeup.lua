@@ -1,5 +1,5 @@
--- Waking sleepers by wake-up messages: the list never holds more than one, and a lost one costs a
--- bounded wait, because the timekeeper's own timer stands behind every deadline.
+-- Wake-up messages for sleeping workers: the list never has more than one, and a lost one costs a
+-- limited wait, because the timekeeper has a timer for every deadline.
 local wakeup = {}
 
 -- A timekeeper whose deadline has just passed is about to claim, and will find what has come since.
