@@ -185,7 +185,7 @@ def test_a_server_that_forgets_what_it_is_given_is_not_asked_for_ever(
     def forget(step: Send) -> Any:
         return [b"sha"] if step.calls[0][0] == "SCRIPT" else [NO_SCRIPT]
 
-    with pytest.raises(ServerUnavailable, match="forgets the scripts"):
+    with pytest.raises(ServerUnavailable, match="does not keep loaded scripts"):
         insist(talk(command(), retry_for=10), forget, time_passes)
     assert len(time_passes) > 5
 
