@@ -110,7 +110,7 @@ def test_what_each_passes_over_comes_later_and_later_with_a_warning(
         assert "got no answer" in caplog.text
         for seen in pile.peek():
             assert seen.state is State.DELAYED
-            assert "it had no answer" in seen.error.message
+            assert "without an answer" in seen.error.message
             assert seen.attempt == n + 1
             assert before <= seen.due.timestamp() - 60 * 2**n <= after
 

@@ -267,8 +267,16 @@ def test_ten_thousand_jobs_are_changed_while_more_come(
         (["delete", "-s", "failed"], 2, "Name the queue whose jobs to delete: --queue NAME"),
         (["delete", "-s", "failed", "-q", "mail", "--all-queues"], 2, "not both"),
         (["delete", "-s", "failed", "-q", "mial"], 3, "did you mean 'mail'?"),
-        (["delete", "-s", "active", "-q", "mail"], 2, "What is active cannot be deleted; only"),
-        (["retry", "-s", "delayed", "-q", "mail"], 2, "What is delayed cannot be retried; only"),
+        (
+            ["delete", "-s", "active", "-q", "mail"],
+            2,
+            "Jobs that are active cannot be deleted; only",
+        ),
+        (
+            ["retry", "-s", "delayed", "-q", "mail"],
+            2,
+            "Jobs that are delayed cannot be retried; only",
+        ),
         (["retry", "-s", "lost"], 2, "'failed'"),
         (["cancel", "x", "-s", "delayed"], 2, "Name jobs by id or choose them by options"),
         (["cancel", "x", "--all-queues"], 2, "Name jobs by id or choose them by options"),

@@ -227,7 +227,7 @@ def test_what_waits_cannot_be_deduplicated_and_is_refused_wherever_it_is_said(
         queue.prepare(jobs.add, (1,), unique=unique, depends_on="b")
     with pytest.raises(UsageError, match="A job that waits for others cannot be deduplicated"):
         chain(queue.prepare(jobs.add, (1,)), dedup)
-    with pytest.raises(UsageError, match="which may be deduplicated; enqueue that first"):
+    with pytest.raises(UsageError, match="which may be deduplicated; enqueue that job first"):
         queue.enqueue_many(chain(dedup, queue.prepare(jobs.add, (2,))))
     with pytest.raises(UsageError, match="A job that waits for others cannot be deduplicated"):
         queue.batch("key", 1, into=jobs.add, depends_on="b")
@@ -281,7 +281,7 @@ def test_a_step_of_too_many_is_refused(queue: Queue) -> None:
 def test_a_job_of_another_server_is_refused(queue: Queue) -> None:
     elsewhere = Queue("work", url=queue.url, prefix="staging")
     job = elsewhere.enqueue(jobs.add, 1)
-    with pytest.raises(UsageError, match="on another server or prefix"):
+    with pytest.raises(UsageError, match="has another server or prefix"):
         queue.enqueue(jobs.add, 1, depends_on=job)
     elsewhere.close()
 

@@ -227,7 +227,10 @@ def test_retry(queue: Queue) -> None:
     [
         (lambda q: q.where().cancel(), "Name the jobs to cancel: give where"),
         (lambda q: q.where(group=None, task=None).delete(), "Name the jobs to delete"),
-        (lambda q: q.where(state="completed").cancel(), "What is completed cannot be cancelled"),
+        (
+            lambda q: q.where(state="completed").cancel(),
+            "Jobs that are completed cannot be cancelled",
+        ),
         (lambda q: q.where(state="done"), "There is no state 'done'"),
         (lambda q: q.where(state=5), "state must be a state or several"),
         (lambda q: q.where(task=42), "neither a function nor a name"),
@@ -237,8 +240,8 @@ def test_retry(queue: Queue) -> None:
         (lambda q: q.where(error=""), "error must be text"),
         (lambda q: q.where(limit=0), "limit=0 must be a whole number"),
         (lambda q: q.where(since=datetime(2030, 1, 1)), "since=.* has no time zone"),
-        (lambda q: q.where(state="delayed").reschedule(), "give delay= or at="),
-        (lambda q: q.spread("0s"), "over how long"),
+        (lambda q: q.where(state="delayed").reschedule(), "Give delay= or at="),
+        (lambda q: q.spread("0s"), "time over which"),
     ],
 )
 def test_misuse_changes_nothing(queue: Queue, call: Callable[[Queue], Any], message: str) -> None:

@@ -238,7 +238,9 @@ class RelayTests:
         with pytest.raises(ServerUnavailable):
             own.outbox.relay(burst=True)
         with own.relaying():
-            eventually(lambda: any("the outbox waits" in text for text in caplog.messages))
+            eventually(
+                lambda: any("the outbox cannot send now" in text for text in caplog.messages)
+            )
             server.restart()
             eventually(lambda: not own.rows())
         assert own.ids() == {"a"}
@@ -347,7 +349,9 @@ class RelayTests:
                 if server_too:
                     server.kill()
                 own.stop()
-                eventually(lambda: any("the outbox waits" in text for text in caplog.messages))
+                eventually(
+                    lambda: any("the outbox cannot send now" in text for text in caplog.messages)
+                )
                 own.start()
                 shop.disconnect()
                 with shop.writing() as change:

@@ -116,7 +116,7 @@ def estimate(page: Page) -> tuple[float | None, str, str]:
     """Seconds for the one burst; the sentences that the page and `bide top` have."""
     (burst,) = page.get("/api/timeline", span="month").json["bursts"]
     text = " ".join(re.sub("<[^>]*>", " ", page.get("/", span="month").text).split())
-    (shown,) = re.findall(r"(?:Running them|How long it) takes .*?\.(?= Look)", text)
+    (shown,) = re.findall(r"(?:Running them|How long it) takes .*?\.(?= Show)", text)
     seen = {
         "timeline": page.get("/api/timeline", span="month").json,
         "queues": page.get("/api/queues").json,

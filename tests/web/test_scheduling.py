@@ -182,7 +182,7 @@ def test_what_another_has_changed_is_not_written_over(desk: Page, mail: Queue, r
 
 
 ODD: list[tuple[dict[str, str], str]] = [
-    ({"kind": ""}, "Say by what it fires"),
+    ({"kind": ""}, "Choose when it fires"),
     ({"cron": ""}, "Write a cron expression"),
     ({"kind": "every"}, "Write an interval"),
     ({"kind": "at"}, "at must be a list"),

@@ -148,12 +148,12 @@ def test_a_mistake_raises_where_the_row_is_written(shop: Shop) -> None:
             made.enqueue(cancel_unpaid, 1)
         with pytest.raises(UsageError, match="on_conflict"):
             made.enqueue(task.options(unique=Unique(on_conflict="reject")), 1)
-        with pytest.raises(UsageError, match="wants a DelayQueue"):
+        with pytest.raises(UsageError, match="needs a DelayQueue"):
             made.push(shop.queue, 1)
         for call in (made.cancel, made.promote):
-            with pytest.raises(UsageError, match="wants a Queue"):
+            with pytest.raises(UsageError, match="needs a Queue"):
                 call("orders", "a")
-        with pytest.raises(UsageError, match="wants a Queue"):
+        with pytest.raises(UsageError, match="needs a Queue"):
             made.batch("orders", "key", 1, into="mail:digest")
         with pytest.raises(UsageError, match="An id is text"):
             made.cancel(shop.queue, 7)

@@ -326,7 +326,11 @@ def test_the_gates_name_is_no_queues(connection: redis.Redis) -> None:
 
 @pytest.mark.parametrize(
     ("queues", "said"),
-    [([], "at least one queue"), ("mail", "say connection="), ([7], "rq.Queue or a name, not int")],
+    [
+        ([], "at least one queue"),
+        ("mail", "give connection="),
+        ([7], "rq.Queue or a name, not int"),
+    ],
 )
 def test_what_a_timer_cannot_serve_is_refused(queues: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -123,9 +123,9 @@ def test_a_mistake_raises_where_the_row_is_written(shop: Shop) -> None:
             outbox.enqueue(session, cancel_unpaid, 1)
         with pytest.raises(UsageError, match="on_conflict"):
             outbox.enqueue(session, task.options(unique=Unique(on_conflict="reject")), 1)
-        with pytest.raises(UsageError, match="wants a DelayQueue"):
+        with pytest.raises(UsageError, match="needs a DelayQueue"):
             outbox.push(session, shop.queue, 1)
-        with pytest.raises(UsageError, match="wants a Queue"):
+        with pytest.raises(UsageError, match="needs a Queue"):
             outbox.cancel(session, "orders", "a")
         with pytest.raises(UsageError, match="An id is text"):
             outbox.cancel(session, shop.queue, 7)
@@ -137,7 +137,7 @@ def test_a_mistake_raises_where_the_row_is_written(shop: Shop) -> None:
         outbox.enqueue(shop.engine, task, 1)
     with pytest.raises(UsageError, match=r"outbox\.enqueue\(session, task"):
         outbox.enqueue(task, 1)
-    with pytest.raises(UsageError, match="wants the engine"):
+    with pytest.raises(UsageError, match="needs the engine"):
         Outbox(Base.metadata, "sqlite:///shop.db")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="MetaData of your tables"):
         Outbox(Base)  # type: ignore[arg-type]
