@@ -61,6 +61,10 @@ WORST = """\
 - If a worker is frozen, and another worker took over its job meanwhile, the job runs twice. No
   queue can prevent that. bide refuses the result of the first run, and gives the job [a
   token](howto/ids.md), with which your own database can refuse it, too.
+- Dramatiq returns the jobs of a dead worker in its maintenance. A worker does maintenance [at
+  random](https://dramatiq.io/reference.html#dramatiq.brokers.redis.RedisBroker), by default after
+  one in 1,000 of its commands to the server. An idle worker sends few commands. In the table, no
+  maintenance returned the jobs within 420 s. A setting of its broker changes the rate.
 - If a server is killed, it loses acknowledged writes that are not on its disk, with any queue.
   [`durability="fsync"`](howto/durability.md) waits for the disk.
 - Other libraries can be set to lose fewer jobs: Celery with `acks_late`, RQ and SAQ with retries.
