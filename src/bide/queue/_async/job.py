@@ -64,6 +64,8 @@ class AsyncJob(JobView[R]):
             JobFailed: the job has failed, and is not retried.
             JobCancelled: the job was cancelled.
             JobWaitTimeout: the job has not ended in time; it continues.
+            ResultDropped: the server dropped the result, because the results of its queue exceeded
+                their budget of bytes.
             JobNotFound: the job no longer exists.
         """
         seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
