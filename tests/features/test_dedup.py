@@ -12,6 +12,7 @@ import pytest
 from bide import (
     AsyncQueue,
     DuplicateJob,
+    Job,
     Queue,
     Retry,
     Unique,
@@ -55,6 +56,30 @@ def test_a_unique_job_is_the_one_that_is_there(queue: Queue) -> None:
     run(queue)
     assert (again.refresh().result, jobs.seen) == ("a 0", [("a", 0), ("b", 0)])
     assert queue.enqueue(dedup_tasks.index, "a", unique=Unique()).enqueue_result == "created"
+
+
+def test_in_a_group_calls_during_a_run_become_one_more_run_after_it(queue: Queue) -> None:
+    """As `docs/howto/unique.md` says: no overlap, and no lost change."""
+    jobs.gate.clear()
+
+    def saved() -> Job[object]:
+        return queue.enqueue(jobs.wait_thread, unique=Unique(until="started"), group="a")
+
+    with at_work(queue, modules=MODULES):
+        first = saved()
+        jobs.wait_seen(1)
+        second, third = saved(), saved()
+        results = [job.enqueue_result for job in (first, second, third)]
+        assert results == ["created", "created", "duplicate"]
+        assert second.id == third.id
+        assert [reason.kind for reason in second.why()] == ["group"]
+        jobs.gate.set()
+        assert [job.wait(60) for job in (first, second)] == ["waited"] * 2
+    runs = [(job.refresh().started, job.finished) for job in (first, second)]
+    (_, end), (start, _) = runs
+    assert end is not None
+    assert start is not None
+    assert end <= start
 
 
 def test_a_rejected_job_is_an_error_that_names_the_holder(queue: Queue) -> None:
