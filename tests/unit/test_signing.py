@@ -21,7 +21,9 @@ from bide.model.payload.body import (
 )
 from bide.model.payload.serializers import frame
 from bide.model.payload.signing import Keyring, Seal, is_signed, unsigned
+from bide.protocol.commands.enqueue import prepare
 from bide.protocol.keys import keys_of
+from bide.queue import core
 
 ONE, TWO = "1" * 32, "2" * 40
 MAIL = keys_of("mail")
@@ -30,6 +32,14 @@ BODY = encode_body(Body("app.tasks:send", [42]))
 
 def seal(text: str = f"one:{ONE}", queue: str = "mail", prefix: str = "bide") -> Seal:
     return Seal(Keyring(text), keys_of(queue, prefix))
+
+
+def test_jobs_are_copied_only_to_be_signed() -> None:
+    """Without a key, a copy of each would be for nothing."""
+    jobs = [prepare(Body("app.tasks:send", (42,)))]
+    assert core.signed(jobs, Seal(None, MAIL)) is jobs
+    (one,) = core.signed(jobs, seal())
+    assert seal().check("job", one.id, one.body)
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack", "pickle"])
