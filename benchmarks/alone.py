@@ -128,12 +128,12 @@ def stages(url: str, jobs: str) -> None:
     claimed = _claimed(ids, body, more=True)
     told: dict[str, Callable[[], object]] = {
         "prepare: id, options, encoding": partial(queue.prepare, tasks.nothing, (0,), delay=3600),
-        "write one enqueue": partial(_pack, enqueue),
+        "write one enqueue": partial(pack, enqueue),
         "decode a body": partial(decode_envelope, body),
     }
     found = {what: _each(do, count) for what, do in told.items()}
     by_hundred: dict[str, Callable[[], object]] = {
-        "write claim and settle, 100 jobs": lambda: (_pack(claim), _pack_settle(settles)),
+        "write claim and settle, 100 jobs": lambda: (pack(claim), _pack_settle(settles)),
         "read a claim's reply, 100 jobs": partial(_read, _resp(claimed), claim.parse),
     }
     for what, do in by_hundred.items():
@@ -176,7 +176,7 @@ def _each(do: Callable[[], object], count: int) -> float:
     return (time.process_time() - cpu) * 1e6 / count
 
 
-def _pack(command: Any) -> bytes:
+def pack(command: Any) -> bytes:
     sha = load(command.script).sha
     call = ("EVALSHA", sha, len(command.keys), *command.keys, *command.args)
     packed: bytes = hiredis.pack_command(call)
@@ -184,7 +184,7 @@ def _pack(command: Any) -> bytes:
 
 
 def _pack_settle(settles: list[Settle]) -> bytes:
-    return _pack(worker_commands.settle(keys_of(QUEUE), settles))
+    return pack(worker_commands.settle(keys_of(QUEUE), settles))
 
 
 def _resp(value: Any) -> bytes:

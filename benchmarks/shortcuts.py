@@ -1,4 +1,4 @@
-"""What shortcuts save: code that exists only to save time, beside the same work without it.
+"""Measures what shortcuts save: code that exists only to save time, and the same work without it.
 
 Both run in one process, in turn and in changing order. A figure is the median over the rounds of
 the CPU time of the process; `less, %` is the median of the rounds' ratios, so a slower machine in
@@ -13,13 +13,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import chain
 from statistics import median
 from types import TracebackType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from benchmarks import tasks
-from benchmarks.alone import _pack
+from benchmarks.alone import pack
 from benchmarks.lab import QUEUE, Lab
 from benchmarks.report import Report, Row, Rows
 from bide import Queue, Retry
@@ -60,7 +61,7 @@ def run(lab: Lab) -> list[Report]:
     rounds = QUICK_ROUNDS if lab.quick else ROUNDS
     queue = Queue(QUEUE, url=lab.server.url)
     rows: Rows = {}
-    for shortcut in (*_of_values(queue), *_of_loops()):
+    for shortcut in chain(_of_values(queue), _of_loops()):
         rows[shortcut.name] = _compare(shortcut, rounds)
     rows["batches drawn ahead: add a job (wall time)"] = _drawing(queue, rounds)
     note = "CPU µs of a job, medians; less: what the shortcut saves, median of the rounds' ratios"
@@ -166,7 +167,7 @@ def _of_values(queue: Queue) -> Iterator[Shortcut]:
     one = [prepare()]
 
     def packed(*, with_all_keys: bool = False) -> object:
-        return _pack(enqueue_commands.enqueue(keys, one, with_all_keys=with_all_keys))
+        return pack(enqueue_commands.enqueue(keys, one, with_all_keys=with_all_keys))
 
     yield Shortcut(
         "keys of a script cached: make and pack an enqueue",
@@ -274,6 +275,8 @@ def _of_loops() -> Iterator[Shortcut]:
         other=run_by_runner,
         jobs=JOBS,
     )
+    runner.close()
+    loop.close()
 
 
 def _drawing(queue: Queue, rounds: int) -> Row:

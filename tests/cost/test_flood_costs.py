@@ -61,7 +61,7 @@ class Cost(NamedTuple):
     scripts: int
     """That the server runs for the worker."""
     commands: int
-    """That the server runs, those in scripts included."""
+    """The server runs them, most of them inside scripts."""
     cpu_ms: float
     """Processor time of this process, in which the worker runs, and of the server."""
 

@@ -91,7 +91,7 @@ class Running:
 
     @property
     def page(self) -> str:
-        """Where its dashboard is, as it has said by now."""
+        """The address of its dashboard, which it has printed by now."""
         found = re.search(r"the dashboard is at (http://127.0.0.1:\d+)", "".join(self.said))
         assert found is not None
         return found[1]

@@ -378,6 +378,7 @@ class Dev:
 
     def __post_init__(self) -> None:
         self._here = Path.cwd()
+        self._path = [str(self.root), str(self._here)]
         self._parts: set[DevProcess] = set()
         self._stopped = asyncio.Event()
         self._url = ""
@@ -436,8 +437,7 @@ class Dev:
 
     async def _keep_worker(self) -> None:
         workers = [{"url": self._url, "grace": GRACE, **options} for options in self.workers]
-        path = [str(self.root), str(self._here)]
-        config = DevConfig(workers, self.log, path, self.outbox)
+        config = DevConfig(workers, self.log, self._path, self.outbox)
         while not self._stopped.is_set():
             sources = Sources([self._here, self.root])
             self._last_report = None
@@ -496,8 +496,7 @@ class Dev:
         with listener:
             number = listener.fileno()
             _say(f"the dashboard is at http://127.0.0.1:{listener.getsockname()[1]}/")
-            path = "\n".join([str(self.root), str(self._here)])
-            arguments = (self.outbox or "", path, str(number))
+            arguments = (self.outbox or "", "\n".join(self._path), str(number))
             command = python_command("bide.cli.dev:serve_page", *arguments)
             await self._run_beside("the dashboard", command, pass_fds=[number])
 

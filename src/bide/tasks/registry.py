@@ -3,14 +3,6 @@
 A resource is a generator function, plain or async, that yields once. The code before the yield runs
 when a worker starts, and the code after it when the worker stops. Each task that asks for the
 resource receives the yielded value. A resource without a value is a pair of start and stop hooks.
-
-    @bide.resource
-    async def database() -> AsyncIterator[Pool]:
-        async with create_pool() as pool:
-            yield pool
-
-    @queue.task
-    async def send(order_id: int, pool: Pool = database.injected) -> None: ...
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class RqKeys:
     Attributes:
         name: The queue's name.
         delayed: The sorted set of its delayed jobs.
-        other_set: That key if the queue names its own; otherwise empty.
+        other_set: The key of a queue that names its own; otherwise empty.
         wakeups: The channel of its wake-up messages.
         list: RQ's list, which workers read.
         dependency_hook: RQ's list of the gate.
