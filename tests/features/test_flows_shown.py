@@ -38,7 +38,7 @@ def test_for_whom_it_waits_and_because_of_whom_it_was_cancelled(
     assert "second" in said(bide(home, "jobs", "ls", "-s", "blocked", url=one_url))
     shown = said(bide(home, "jobs", "show", "second", url=one_url))
     assert re.search(r"due +5m after that", shown)
-    assert re.search(r"not yet +it waits for first; no worker serves", shown)
+    assert re.search(r"not yet +it waits for first; no live worker serves", shown)
     said(bide(home, "worker", "shop", "--burst", "-q", "mail", url=one_url))
     shown = said(bide(home, "jobs", "show", "second", url=one_url))
     assert re.search(r"cancelled by +first", shown)
