@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
+from typing import Any
 
 import pytest
 import redis
@@ -51,13 +52,14 @@ def test_each_set_is_moved_with_all_that_was_said_of_its_jobs(
     rqs = queue.enqueue_at(moment, jobs.add, 1, b=2, job_timeout=33, **about)
     endless = queue.enqueue(jobs.add, 1, delay=7200, job_timeout=-1)
     often = queue.enqueue(jobs.add, 1, delay=7200, retry=rq.Retry(4, [5, 60]))
+    brief = queue.enqueue(jobs.add, 1, delay=7200, ttl=60)
     past = old.enqueue_delay_job(old.create_job(jobs.add, (1,)), 1)
     cancelled = old.enqueue(jobs.add, 1, delay=60)
     cancelled.cancel()
     plain = queue.enqueue(jobs.add, 1)
     due = {job.id: queue.delayed_until(job) for job in (ours, theirs)} | {rqs.id: moment}
     with closing(bide.Queue("mail")) as new:
-        assert example.move(queue, new) == 6
+        assert example.move(queue, new) == 7
         assert example.move(queue, new) == 0
         for before in (ours, theirs, rqs):
             job = new.fetch(before.id)
@@ -68,6 +70,9 @@ def test_each_set_is_moved_with_all_that_was_said_of_its_jobs(
             assert body.timeout == 33
             assert body.retry == bide.Retry(3, backoff=[0, 5, 60])
         assert new.fetch(past.id).status == "waiting"
+        short = new.fetch(brief.id)
+        assert short.expires is not None and short.due is not None
+        assert short.expires - short.due == timedelta(minutes=1)
         assert new.fetch(endless.id).status == "delayed"
         assert stored(one_connection, endless.id).timeout == 365 * 86_400
         assert stored(one_connection, endless.id).retry == bide.Retry(0, backoff=[0])
@@ -76,3 +81,48 @@ def test_each_set_is_moved_with_all_that_was_said_of_its_jobs(
     assert queue.scheduled_job_registry.count == 0
     assert queue.job_ids == [plain.id]
     assert burst(queue) == 0
+
+
+class Parcel:
+    def post(self) -> str:
+        return "posted"
+
+    def __len__(self) -> int:
+        return 0
+
+
+WITH_RQ_ALONE: dict[str, dict[str, Any]] = {
+    "success": {"on_success": rq.Callback(jobs.on_success)},
+    "failure": {"on_failure": rq.Callback(jobs.on_failure)},
+    "stopped": {"on_stopped": rq.Callback(jobs.on_stopped)},
+    "webhook": {"webhooks": [rq.Webhook("https://example.com", "finished")]},
+    "repeat": {"repeat": rq.Repeat(2)},
+    "method": {"f": Parcel().post},
+    "pickle": {"f": jobs.add, "args": (object(),)},
+}
+
+
+@pytest.mark.parametrize("kind", [*WITH_RQ_ALONE, "dependent"])
+@pytest.mark.parametrize("delayed", [True, False])
+def test_a_job_that_only_rq_can_run_stays_there_and_the_others_move(
+    example: ModuleType, one_connection: redis.Redis, kind: str, delayed: bool
+) -> None:
+    queue = DelayQueue("mail", one_connection)
+    hour = timedelta(hours=1)
+
+    def later(f: Any = jobs.add, **options: Any) -> rq.job.Job:
+        if delayed:
+            return queue.enqueue(f, **options, delay=3600)
+        return queue.enqueue_in(hour, f, **options)
+
+    first = later(args=(1,))
+    kept = later(**WITH_RQ_ALONE.get(kind, {}))
+    last = later(args=(1,))
+    if kind == "dependent":
+        queue.enqueue(jobs.add, 1, depends_on=kept)
+    with closing(bide.Queue("mail")) as new:
+        assert example.move(queue, new) == 2
+        assert new.fetch_many([first.id, kept.id, last.id])[1] is None
+    left = [job.id for job in queue.delayed_jobs()]
+    assert left + queue.scheduled_job_registry.get_job_ids() == [kept.id]
+    kept.refresh()
