@@ -50,12 +50,15 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
         *("ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers"),
         *("delay_key", "django.tasks"),
     ),
-    "docs/coming-from/arq.md": ("on_startup", "cron_jobs"),
+    "docs/coming-from/arq.md": (
+        *("on_startup", "cron_jobs", "max_tries", "job.abort()", "allow_abort_jobs=True"),
+    ),
     "docs/coming-from/bull.md": ("UnrecoverableError",),
     "docs/coming-from/celery.md": (
         *("beat_schedule", "apply_async", "shared_task", "app.task", "send_task", "--statedb"),
         *("acks_late", "task_reject_on_worker_lost", "task_always_eager", "rate_limit"),
         *("retry_backoff", "retry_jitter", "max_retries", "soft_time_limit", "time_limit"),
+        "autoretry_for",
     ),
     "docs/coming-from/delay-rq.md": (
         *("at_front", "enqueue_at", "enqueue_in", "Repeat", "enqueued_at"),
