@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from bide import Queue
+from bide.web import app
+from tests.support.serving import serve
 from tests.web.browser import Tab, needs_browser
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -25,6 +28,11 @@ window.EventSource = class extends EventSource {
 """A page that keeps its lines to the server where a test sees them."""
 
 CLOSED = "lines.every((line) => line.readyState === EventSource.CLOSED)"
+
+QUICK = """
+const slowly = window.setInterval;
+window.setInterval = (call, after) => slowly(call, Math.min(after, 50))"""
+"""A page that is read again without waiting."""
 
 STATES = """window.states = [];
 new MutationObserver(() => states.push(document.getElementById('pulse').dataset.is)).observe(
@@ -134,6 +142,30 @@ def test_a_page_that_nobody_sees_has_no_line_and_one_that_was_refused_tries_agai
     expect(away.locator(COUNT)).to_have_text("2")
     assert all("503" in each for each in second.wrong), "the browser's own words for the status"
     second.wrong.clear()
+
+
+def test_a_page_without_a_stream_says_nothing_of_it_and_reads_its_changes(
+    browser: Any, one_url: str, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.web.pages._LEAST", 0.0)
+    monkeypatch.setattr("bide.web.pages._REST", 0)
+    mail.enqueue("shop:remind", delay=600)
+    made = app(url=one_url, local_role="operator")
+    made.state.has_stream = False  # as a view of Django
+    with serve(made) as desk, closing(Tab(browser, desk.address)) as mine:
+        mine.page.add_init_script(LINES + QUICK)
+        page = mine.open("/queue?q=mail")
+        expect(page.locator(COUNT)).to_have_text("1")
+        mail.enqueue("shop:remind", delay=600)
+        expect(page.locator(COUNT)).to_have_text("2")
+        assert page.evaluate("lines.length") == 0
+        expect(page.locator("#pulse")).to_be_hidden()
+        page.route("**/queue?q=mail", lambda route: route.fulfill(status=503))
+        expect(page.locator("#pulse")).to_have_text("lost")
+        page.unroute("**/queue?q=mail")
+        expect(page.locator("#pulse")).to_be_hidden()
+        assert all("503" in each for each in mine.wrong), "the browser's own words for the status"
+        mine.wrong.clear()
 
 
 def test_a_countdown_is_by_the_servers_clock(tab: Callable[..., Tab], mail: Queue) -> None:

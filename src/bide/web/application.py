@@ -171,6 +171,7 @@ def app(
         lifespan=lifespan,
     )
     made.state.recent = recent()
+    made.state.has_stream = True
     return made
 
 

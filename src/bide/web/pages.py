@@ -128,6 +128,7 @@ def render(request: Request, name: str, status: int = 200, **values: Any) -> Res
             static=lambda file: f"{root}/static/{version()}/{file}",
             can_change=values.get("role") == Role.OPERATOR,
             root=root,
+            has_stream=request.app.state.has_stream,
             here=values["params"].address(link(name)),
             **{"least": _LEAST, "seen": 0.0, **values},
         )

@@ -442,6 +442,7 @@ def test_the_dashboard_answers_below_its_path(get: Any) -> None:
 
 def test_it_has_no_live_stream_and_is_not_for_others(get: Any) -> None:
     assert get("api/live", "viewer").status_code == 204
+    assert 'data-live=""' in get("queues", "viewer").content.decode()
     with pytest.raises(PermissionDenied):
         get("queues", None)
 

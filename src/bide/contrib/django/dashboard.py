@@ -4,7 +4,7 @@
 
 The dashboard is an ASGI application. Its requests run on an event loop in a thread of their own,
 one per process, so that they share connections to the server. A view of Django returns when the
-response is complete, so there is no live stream: pages show changes when they are loaded again.
+response is complete, so there is no live stream: a page reads its changes every few seconds.
 """
 
 from __future__ import annotations
@@ -121,12 +121,14 @@ def _page() -> Any:
     except ImportError as error:
         raise UsageError("The dashboard needs `pip install 'bide[web]'`.") from error
     server = common_server()
-    return app(
+    page = app(
         url=server.get("url"),
         prefix=server.get("prefix"),
         authorize=lambda request: request.scope[_ROLE],
         outboxes={OUTBOX: outbox} if apps.is_installed(APP) else None,
     )
+    page.state.has_stream = False
+    return page
 
 
 class _Loop:

@@ -35,6 +35,7 @@ function patience() {
 function pace(root) { return Number(root.dataset.least) * 1000; }
 
 function show(state, text, title) {
+  pulse.hidden = false;
   pulse.dataset.is = state;
   pulse.querySelector("b").textContent = text;
   pulse.title = title;
@@ -127,6 +128,7 @@ async function read() {
       location.reload();
       return;
     }
+    if (!html.dataset.live) pulse.hidden = true; // the last read may have failed
     left = false;
     for (const part of document.querySelectorAll("[data-part]")) {
       const fresh = page.getElementById(part.id);
@@ -164,7 +166,7 @@ function refresh() { wanted = true; look(); }
 // One line for each page that is seen: browsers have six to a site, where HTTP/1 is spoken.
 function listen() {
   hangUp();
-  if (held || document.hidden) return;
+  if (!html.dataset.live || held || document.hidden) return; // as a view of Django there is no stream
   line = new EventSource(html.dataset.live);
   line.addEventListener("open", () => { calling.reset(); show("live", "live", LIVE); });
   line.addEventListener("change", (event) => { since = Number(event.data); show("live", "live", LIVE); refresh(); });
@@ -187,9 +189,8 @@ describe(document);
 // On a phone the pages' names do not all fit: the one that is shown stands in view.
 document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
-if (pulse && html.dataset.live && parts.length) {
-  pulse.hidden = false;
-  show("wait", "…", "Connecting");
+if (pulse && parts.length) {
+  if (html.dataset.live) show("wait", "…", "Connecting");
   listen();
   pulse.addEventListener("click", () => {
     held = !held;
