@@ -17,6 +17,7 @@ import warnings
 from asyncio import _get_running_loop
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from weakref import WeakSet
 
 from bide.client import blocking, config
 from bide.client.url import resolve_prefix, resolve_url
@@ -106,6 +107,24 @@ def is_moved() -> bool:
     """Whether a test has moved all queues of the process to a server of its own."""
     held = config.overridden()
     return held.url is not None or held.fake_server is not None
+
+
+class Movable(Protocol):
+    """An object that an override moves to another server: a queue, or the dashboard."""
+
+    def _leave_overridden(self) -> None:
+        """Close the client of an override that has ended."""
+        raise NotImplementedError
+
+
+moved: Final[WeakSet[Movable]] = WeakSet()
+"""The objects that an override has moved."""
+
+
+def leave_overridden() -> None:
+    """After an override, close the clients that were opened under it."""
+    while moved:
+        moved.pop()._leave_overridden()
 
 
 _has_warned = False

@@ -56,7 +56,7 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.enqueue import Prepared, Receipt, wanted
 from bide.protocol.commands.jobs import MOST_CHANGED, QueueStats
 from bide.protocol.keys import Keys
-from bide.queue.binding import Permit, ServerBinding, TaskQueue
+from bide.queue.binding import Permit, ServerBinding, TaskQueue, moved
 from bide.queue.dependencies import constraints_of, references
 from bide.queue.event_reader import EventReader
 from bide.tasks import middleware
@@ -207,7 +207,7 @@ class QueueCore(Generic[C]):
                     self.name, self._url, self._prefix, self._make_client, self._permit
                 )
                 if config.overridden() != config.Override():
-                    _moved.add(self)
+                    moved.add(self)
             return binding
 
     @property
@@ -220,6 +220,12 @@ class QueueCore(Generic[C]):
     def _leave(self, client: C) -> None:
         """Close a client that is not used any more."""
         raise NotImplementedError
+
+    def _leave_overridden(self) -> None:
+        """Close the client of an override that has ended."""
+        binding, self._cached_binding = self._cached_binding, None
+        if binding is not None:
+            self._leave(binding.made)
 
     def prepare(
         self,
@@ -416,17 +422,6 @@ def declared_of(settings: QueueSettings) -> Declared:
 
 
 _moving: Final = threading.RLock()
-_moved: Final[WeakSet[QueueCore[Any]]] = WeakSet()
-"""The queues whose binding an override has changed."""
-
-
-def leave_overridden() -> None:
-    """After an override, close the clients that queues opened under it."""
-    while _moved:
-        queue = _moved.pop()
-        binding, queue._cached_binding = queue._cached_binding, None
-        if binding is not None:
-            queue._leave(binding.made)
 
 
 def retryable(failed: BideError, jobs: Sequence[Prepared]) -> BideError:

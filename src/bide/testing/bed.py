@@ -29,8 +29,7 @@ from bide.protocol.commands.schedules import read_page, set_schedule
 from bide.protocol.keys import keys_of
 from bide.protocol.scripts import SHARED_CLOCK
 from bide.queue import AsyncQueue, Queue
-from bide.queue.binding import _task_queues
-from bide.queue.core import leave_overridden
+from bide.queue.binding import _task_queues, leave_overridden
 from bide.queue.schedules import ScheduleSpec, _declared, by_name, declared
 from bide.tasks.middleware import in_use
 from bide.tasks.registry import _resources, task_name

@@ -31,8 +31,7 @@ from bide.protocol.commands.enqueue import (
 )
 from bide.protocol.commands.jobs import PurgeReply, QueueStats
 from bide.protocol.keys import Keys
-from bide.queue.binding import Taken
-from bide.queue.core import leave_overridden
+from bide.queue.binding import Taken, leave_overridden
 from bide.tasks.task import TaskRegistry
 from bide.testing.expect import JobSeen
 from bide.testing.runner import (

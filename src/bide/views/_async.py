@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from bide.client import aio
+from bide.client import aio, config
 from bide.client.url import resolve_prefix
 from bide.errors import UsageError
 from bide.model.ids import check_name, short_id
@@ -19,6 +19,7 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.queues import MOST_DOING, WorkerInfo
 from bide.protocol.commands.schedules import SchedulePage, read_page
 from bide.protocol.keys import keys_of
+from bide.protocol.scripts import SERVER_CLOCK
 from bide.queue import AsyncQueue
 from bide.queue._async.scan import AsyncReader
 from bide.queue.job_view import Read, Reason, explain
@@ -53,7 +54,8 @@ class AsyncSite(AsyncReader):
 
         `no_queue` returns the sentence for a queue that does not exist.
         """
-        client = aio.AsyncClient(url, retry_for=retry_for)
+        clock = config.overridden().clock or SERVER_CLOCK
+        client = aio.AsyncClient(url, retry_for=retry_for, clock=clock)
         prefix = check_name(resolve_prefix(prefix), "prefix")
         super().__init__(client, prefix, mask, search_mask)
         self.where: Final = client.where

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from bide.client import blocking
+from bide.client import blocking, config
 from bide.client.url import resolve_prefix
 from bide.errors import UsageError
 from bide.model.ids import check_name, short_id
@@ -20,6 +20,7 @@ from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.queues import MOST_DOING, WorkerInfo
 from bide.protocol.commands.schedules import SchedulePage, read_page
 from bide.protocol.keys import keys_of
+from bide.protocol.scripts import SERVER_CLOCK
 from bide.queue import Queue
 from bide.queue._sync.scan import Reader
 from bide.queue.job_view import Read, Reason, explain
@@ -54,7 +55,8 @@ class Site(Reader):
 
         `no_queue` returns the sentence for a queue that does not exist.
         """
-        client = blocking.Client(url, retry_for=retry_for)
+        clock = config.overridden().clock or SERVER_CLOCK
+        client = blocking.Client(url, retry_for=retry_for, clock=clock)
         prefix = check_name(resolve_prefix(prefix), "prefix")
         super().__init__(client, prefix, mask, search_mask)
         self.where: Final = client.where

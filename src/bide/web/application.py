@@ -42,9 +42,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bide.client import config
 from bide.client.coalesce import PerLoop, ReadThroughCache
 from bide.errors import BideError, UsageError
 from bide.logs import plain
+from bide.queue.binding import Permit, moved
 from bide.queue.select import Mask
 from bide.views import READS
 from bide.views._async import AsyncSite
@@ -140,20 +142,26 @@ def app(
         viewer_token = os.environ.get(VARIABLES[Role.VIEWER])
         operator_token = os.environ.get(VARIABLES[Role.OPERATOR])
     access = Access(viewer_token, operator_token, authorize, local_role)
-    site = AsyncSite(url, prefix, queues, read_mask(mask))
     if outboxes and queues is not None:
         raise UsageError("An outbox has rows of all queues; give either outboxes= or queues=.")
-    site.outboxes.update(outboxes or {})
-    live = Live(site)
+    masked = read_mask(mask)
+
+    def make() -> AsyncSite:
+        site = AsyncSite(url, prefix, queues, masked)
+        site.outboxes.update(outboxes or {})
+        return site
+
+    sites = _Sites(make, url)
+    live = Live(sites)
 
     def route(path: str, answer: Answer, failed: Failed, method: str = "GET") -> BaseRoute:
-        return Route(path, _guarded(site, access, answer, failed), methods=[method])
+        return Route(path, _guarded(sites, access, answer, failed), methods=[method])
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         """Close the client at shutdown. A mounted app gets no lifespan events, and needs none."""
         yield
-        await site.client.close()
+        await sites.close()
 
     static = _Static(packages=[("bide.web", "static")])
     made = Starlette(
@@ -186,12 +194,47 @@ async def _without_slash(site: AsyncSite, request: Request, params: Params, role
     return RedirectResponse(params.address(f"{root}/{name}"), 307)
 
 
+class _Sites:
+    """The site of the settings in force: a test bed moves the dashboard as it moves the queues."""
+
+    def __init__(self, make: Callable[[], AsyncSite], url: str | None) -> None:
+        self._make = make
+        self._permit = Permit(url)
+        self._generation = config.generation
+        self._site = make()
+
+    @property
+    def current(self) -> AsyncSite:
+        """The site; raises `UsageError` if the running test may not use its server."""
+        if config.overridden().fake_server is not None:
+            raise UsageError(
+                "Eager mode has no server whose jobs the dashboard could show; use the fixture "
+                "bide_test instead."
+            )
+        if self._generation != config.generation:
+            self._leave_overridden()
+            if config.overridden() != config.Override():
+                moved.add(self)
+        self._permit.check("the dashboard", self._site.client.url)
+        return self._site
+
+    def _leave_overridden(self) -> None:
+        """Close the client, and make another for the settings in force."""
+        self._site.client.abandon()
+        self._generation, self._site = config.generation, self._make()
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        await self._site.client.close()
+
+
 def _guarded(
-    site: AsyncSite, access: Access, answer: Answer, failed: Failed
+    sites: _Sites, access: Access, answer: Answer, failed: Failed
 ) -> Callable[[Request], Awaitable[Response]]:
     """Wrap an answer: check credentials and origin first, and turn errors into responses."""
 
     async def guarded(request: Request) -> Response:
+        site = sites.current  # outside of `try`, so that a test sees the error
         try:
             role = await access.role(request)
             text = request.scope["query_string"]
@@ -324,8 +367,8 @@ class _Here:
 class Live:
     """Reads the counts of all queues while there is a stream."""
 
-    def __init__(self, site: AsyncSite) -> None:
-        self._site = site
+    def __init__(self, sites: _Sites) -> None:
+        self._sites = sites
         self._per_loop = PerLoop(_Here)
 
     async def stream(
@@ -383,9 +426,10 @@ class Live:
         return None
 
     async def _look(self) -> _Look:
-        names = await self._site.queues()
-        counts = await self._site.counts(names)
-        workers = await self._site.workers(jobs=0)
+        site = self._sites.current
+        names = await site.queues()
+        counts = await site.counts(names)
+        workers = await site.workers(jobs=0)
         stand = (
             tuple((name, str(each._replace(now_us=0))) for name, each in counts.items()),
             tuple((one.name, one.alive, one.about.paused, one.about.busy) for one in workers),

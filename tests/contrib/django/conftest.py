@@ -87,6 +87,6 @@ def here(
         return
     with config.override(url=one_url):
         yield one_url
-    from bide.queue.core import leave_overridden
+    from bide.queue.binding import leave_overridden
 
     leave_overridden()

@@ -9,11 +9,12 @@ from datetime import date, timedelta
 
 import pytest
 from django.db import connection, transaction
-from django.test import TestCase, override_settings
+from django.test import RequestFactory, TestCase, override_settings
 from django.utils import timezone
 
 from bide import JobFailed, State, UsageError, add_middleware
 from bide.contrib.django import DatabaseConnections, on_commit
+from bide.contrib.django.dashboard import dashboard
 from bide.testing import TestBed, eager, isolated_registry
 from tests.contrib.django import jobs
 
@@ -101,6 +102,20 @@ def test_eager_mode_runs_it_where_it_is_enqueued(bed: TestBed) -> None:
             jobs.fails.enqueue("no")
     assert [job.call for job in mode.jobs] == [f"{NAME}:add(2)", f"{NAME}:fails('no')"]
     bed.assert_not_enqueued(jobs.add)
+
+
+def test_the_dashboard_shows_the_jobs_of_each_bed(one_url: str) -> None:
+    def shown() -> str:
+        request = RequestFactory().get("/jobs/api/queues", SERVER_NAME="testserver")
+        response = dashboard(request, "api/queues", role=lambda request: "viewer")
+        return str(response.content)
+
+    with override_settings(ALLOWED_HOSTS=["testserver"]):
+        for _ in range(2):
+            with TestBed(one_url):
+                assert '"default"' not in shown()
+                jobs.add.enqueue(2)
+                assert '"default"' in shown()
 
 
 class InATransaction(TestCase):  # type: ignore[misc]

@@ -85,14 +85,21 @@ FORGOTTEN = """
     def test_imported_late():
         import late
         late.queue.enqueue("x:y")
+
+    def test_dashboard():
+        from bide.web import app
+        page = app(authorize=lambda request: "viewer")
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+        async def send(message): ...
+        asyncio.run(page(scope, None, send))
 """
 
 
 def test_a_test_that_forgot_the_fixture_is_told_so(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(late='import bide\nqueue = bide.Queue("late", url="redis://127.0.0.1:1")')
-    result = run(FORGOTTEN, failed=10)
+    result = run(FORGOTTEN, failed=11)
     lines = [line for line in result.outlines if line.startswith("E  ")]
-    assert [line.partition(":")[0].split()[-1] for line in lines] == ["bide.errors.UsageError"] * 10
+    assert [line.partition(":")[0].split()[-1] for line in lines] == ["bide.errors.UsageError"] * 11
     result.stdout.fnmatch_lines(
         "E *UsageError: In this test the queue 'shop' would use the real server "
         "redis://ann:*@127.0.0.1:1; take the fixture bide_test or bide_eager, or mark a test that "
@@ -184,7 +191,8 @@ def test_a_server_that_the_test_names_is_no_mistake(run: Run, options: tuple[str
 
 def test_a_project_may_allow_real_servers_everywhere(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\nbide_real_server = true")
-    result = run(FORGOTTEN.replace("import late", "import shop as late"), failed=10)
+    test = FORGOTTEN.replace("import late", "import shop as late")
+    result = run(test, failed=10, passed=1)  # the dashboard answers with an error
     assert "UsageError" not in result.stdout.str()
     assert "ServerUnavailable" in result.stdout.str()
 
