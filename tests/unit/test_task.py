@@ -294,7 +294,10 @@ def test_a_schedule_whose_arguments_do_not_fit_is_refused_at_the_decorator(args:
 
 @pytest.mark.parametrize(
     ("given", "option"),
-    [*((name, name) for name in ("delay", "at", "retry", "queue")), ("countdown", "delay")],
+    [
+        *((name, name) for name in ("delay", "at", "retry", "queue")),
+        *(("countdown", "delay"), ("job_timeout", "timeout"), ("_job_id", "job_id")),
+    ],
 )
 def test_an_option_among_the_arguments_says_where_options_go(given: str, option: str) -> None:
     task: Any = Queue("mail").task(plain)

@@ -739,7 +739,7 @@ FITS: list[tuple[Any, list[Any], dict[str, Any], str | None]] = [
     (odd, [], {"a": 1}, "needs its argument 'a'"),
     (len, [], {}, "needs its argument 'obj'"),
     (lambda: 0, [1], {}, "takes 0 arguments by position, but 1 were given"),
-    (lambda: 0, [], {"x": 1}, "takes no argument 'x' (it takes: no other)"),
+    (lambda: 0, [], {"x": 1}, "takes no argument 'x' (it takes no other)"),
     (Order.make, [1, 2], {}, "takes 1 argument by position, but 2 were given"),
 ]
 

@@ -140,7 +140,10 @@ class Signature:
         given = [name for name in kwargs if name in options and name not in self.names]
         if kind == "unknown" and given:
             option = options[given[0]]
-            text += f"; an option of the job is given as in task.options({option}=...).enqueue(...)"
+            text += (
+                f"; an option of the job is given as in task.options({option}=...).enqueue(...) or "
+                f"queue.enqueue(function, ..., {option}=...)"
+            )
         raise UsageError(f"{task_name} {text}.")
 
     def bind(
@@ -222,8 +225,9 @@ class Signature:
             if name not in may and not self._takes_any_name:
                 if name in known and name in self.positional:
                     return "by name", f"takes its argument {name!r} by position only"
-                takes = ", ".join([n for n in known if n in may] or ["no other"])
-                return "unknown", f"takes no argument {name!r} (it takes: {takes})"
+                names = ", ".join(n for n in known if n in may)
+                takes = f"it takes: {names}" if names else "it takes no other"
+                return "unknown", f"takes no argument {name!r} ({takes})"
         if given < self._floor:
             must = {*self.positional[given : self._floor], *(must - kwargs.keys())}
         else:
