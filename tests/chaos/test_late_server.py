@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -119,6 +120,17 @@ def test_a_burst_does_not_wait(late: Server, worker_pool: WorkerPool) -> None:
     assert worker.wait() == 1
     assert "Error: Cannot reach the server" in worker.log
     assert WAITS not in worker.log
+
+
+def test_a_burst_does_not_wait_for_a_replica_to_take_changes(
+    tmp_server: Callable[..., Server],
+) -> None:
+    master = tmp_server(tcp=True)
+    follows = ("--replicaof", f"127.0.0.1 {urlsplit(master.url).port}")
+    replica = tmp_server(tcp=True, extra=follows)
+    working = Later(lambda: Worker("mail", url=replica.url).run(burst=True))
+    with pytest.raises(ServerUnavailable, match="is a replica, which takes no changes"):
+        working.result()
 
 
 def test_a_wrong_password_ends_it(locked: str) -> None:

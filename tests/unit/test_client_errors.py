@@ -15,6 +15,7 @@ from bide.errors import (
     ServerFull,
     ServerReadOnly,
     ServerRefused,
+    ServerUnavailable,
     UsageError,
 )
 from bide.protocol.commands import jobs as job_commands
@@ -45,6 +46,26 @@ GONE = lib.ConnectionError("Connection closed by server.")
         ),
         (lib.ResponseError("ERR of a new kind"), ServerRefused, "ERR of a new kind; see its log."),
         (lib.ResponseError("MISCONF Redis is configured to"), ServerReadOnly, "write to its disk"),
+        (
+            lib.ReadOnlyError("You can't write against a read only replica."),
+            ServerUnavailable,
+            "give the address of its master",
+        ),
+        (
+            lib.ConnectionError("max number of clients reached"),
+            ServerUnavailable,
+            "raise maxclients",
+        ),
+        (
+            lib.ResponseError("BUSY Valkey is busy running a script."),
+            ServerUnavailable,
+            "end that script",
+        ),
+        (
+            lib.InvalidResponse('Protocol error, got "<" as reply type byte'),
+            ServerRefused,
+            "check host and port",
+        ),
     ],
 )
 def test_each_refusal_has_an_error_that_says_what_to_do(
@@ -53,6 +74,27 @@ def test_each_refusal_has_an_error_that_says_what_to_do(
     translated = map_error(error, WHERE, job_commands.pause(keys_of("q")))
     assert type(translated) is kind
     assert says in str(translated)
+
+
+def test_a_function_for_the_password_that_raises_is_to_be_corrected() -> None:
+    raised = lib.ConnectionError("shop:token raised OSError: no file")
+    said = str(map_error(raised, f"{WHERE}?credentials=shop:token"))
+    assert said.startswith("Cannot log in")
+    assert "correct the function of credentials=" in said
+
+
+@pytest.mark.parametrize(
+    ("where", "hints"),
+    [
+        ("redis://secret@host", True),
+        ("redis://user:***@host", False),
+        ("redis://host", False),
+        ("redis://user@host?password=***", False),
+    ],
+)
+def test_a_password_in_the_place_of_the_user(where: str, hints: bool) -> None:
+    said = str(map_error(lib.AuthenticationError("WRONGPASS invalid"), where))
+    assert ("is written as redis://:PASSWORD@HOST" in said) is hints
 
 
 def test_an_old_server_wraps_what_a_script_met() -> None:

@@ -67,6 +67,14 @@ def is_transient(error: Exception) -> bool:
 def unavailable(error: Exception, where: str) -> ServerUnavailable:
     """Return the error for a server that cannot be reached."""
     reason = " ".join(str(error).rstrip(".").split()) or type(error).__name__
+    for sign, sentence in _ANSWERS.items():
+        if sign in reason:
+            return ServerUnavailable(sentence.format(where=where, reason=reason))
+    if "credentials=" in where and " raised " in reason:
+        return ServerUnavailable(
+            f"Cannot log in to the server at {where} ({reason}); correct the function of "
+            "credentials=, or what it reads."
+        )
     remedy = next((cure for sign, cure in _CURES if sign in reason), _START)
     if remedy is _START and where.startswith("rediss") and "Timeout" in reason:
         remedy += "; if it speaks no TLS there, use redis:// instead of rediss://"
@@ -98,6 +106,16 @@ _CURES: Final = (
 )
 """A part of the connection's error, and the fix."""
 
+_ANSWERS: Final = {
+    "read only replica": "The server at {where} is a replica, which takes no changes; give the "
+    "address of its master, or wait for the end of a failover.",
+    "max number of clients": "The server at {where} has as many connections as its maxclients "
+    "allows ({reason}); raise maxclients, or close connections that are not needed.",
+    "BUSY ": "A script of another program blocks the server at {where} ({reason}); end that "
+    "script, for example with SCRIPT KILL.",
+}
+"""A part of the error of a server that answers, and the sentence for it."""
+
 _LASTING: Final = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "WRONG_VERSION_NUMBER")
 """Signs that the address has to be corrected: waiting does not help."""
 
@@ -105,6 +123,7 @@ _LASTING: Final = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "WRONG_V
 _IN_SCRIPT: Final = ("The user executing the script can't", "ACL failure in script")
 """Server errors, the older first, for a permission that a command of the script lacks."""
 _LACKS: Final = re.compile(r"unknown (redis )?command|syntax error|number of arg", re.IGNORECASE)
+_USER_ALONE: Final = re.compile(r"://[^:@/]+@(?!.*(credentials|password)=)")
 _SCHEMA: Final = re.compile(r"SCHEMA (\S+) (\S+)")
 
 
@@ -133,9 +152,13 @@ def map_error(
             "(MISCONF); make room there, or see in its log what it lacks."
         )
     if isinstance(error, lib.AuthenticationError | lib.AuthorizationError):
-        return AccessDenied(
-            f"The server at {where} refuses access ({text}); check the user, the password "
-            "and the permissions."
+        fix = "check the user, the password and the permissions"
+        if _USER_ALONE.search(where):
+            fix += "; a password without a user is written as redis://:PASSWORD@HOST"
+        return AccessDenied(f"The server at {where} refuses access ({text.rstrip('.')}); {fix}.")
+    if isinstance(error, lib.InvalidResponse):
+        return ServerRefused(
+            f"The program at {where} is no Valkey or Redis server ({text}); check host and port."
         )
     if isinstance(error, lib.NoPermissionError) or any(words in text for words in _IN_SCRIPT):
         return AccessDenied(

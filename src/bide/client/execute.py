@@ -109,7 +109,8 @@ def check_retry_for(retry_for: float) -> float:
 
     A later retry might find its job finished and removed, and add it again.
     """
-    if not 0 <= retry_for <= RETRY_FOR:
+    is_number = isinstance(retry_for, int | float) and not isinstance(retry_for, bool)
+    if not is_number or not 0 <= retry_for <= RETRY_FOR:
         raise UsageError(f"retry_for must be from 0 to {RETRY_FOR:g} seconds, not {retry_for!r}.")
     return retry_for
 

@@ -208,14 +208,13 @@ def resolve_url(url: str | RedisClient | None) -> str:
     found, origin = url_or_prefix("url", url)
     url = found or DEFAULT_URL
     shown = f"{hide_password(url)!r}{origin if found else ''}"
+    if url != url.strip(" \t\r\n\"'"):
+        raise UsageError(f"{shown} has quotes or spaces around the URL; leave them out.")
     try:
         parts = urlsplit(url)
         port = None if "+" in parts.scheme else parts.port
     except ValueError:  # its text may hold a part of the password
-        raise UsageError(
-            f"{shown} is not a URL; write redis://HOST:PORT/DB, with each character of a password "
-            "that is not a letter or digit as %XX."
-        ) from None
+        raise UsageError(f"{shown} is not a URL; write {_meant(url)}.") from None
     base, _, suffix = parts.scheme.partition("+")
     kind = KINDS.get(suffix)
     if base not in _SCHEMES or kind is None or (kind != "one" and base == "unix"):
@@ -225,12 +224,30 @@ def resolve_url(url: str | RedisClient | None) -> str:
     elif parts.scheme == "unix":
         if not parts.path:
             raise UsageError(f"{shown} names no socket; write unix:///PATH?db=0.")
+        if parts.netloc.rpartition("@")[2]:
+            raise UsageError(
+                f"{shown} names a host before the path of its socket; write unix:///PATH?db=0, "
+                "with three slashes."
+            )
     elif not _is_host(parts.hostname) or port == 0:
         raise UsageError(f"{shown} names no host; write redis://HOST:PORT/DB.")
     elif parts.path.strip("/") and not parts.path.strip("/").isdigit():
         raise UsageError(f"The database in {shown} is not a number; write redis://HOST:PORT/0.")
     _check_query(parts, shown)
     return _SAME[base] + url[len(base) :] if base in _SAME else url
+
+
+def _meant(url: str) -> str:
+    """Return what to write instead of a text that is no URL."""
+    host = re.match(r"[a-z+]+://([^@/?#]*)(/\d*)?$", url)  # nothing that may be of a password
+    if host is not None and "," in host[1]:
+        return "redis+cluster://HOST:PORT,HOST:PORT or redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
+    if host is not None and host[1].count(":") > 1 and "[" not in host[1]:
+        return "redis://[ADDRESS]:PORT/DB, with an IPv6 address in brackets"
+    return (
+        "redis://HOST:PORT/DB, with a PORT of at most 65535, and with each character of a password "
+        "that is not a letter or digit as %XX"
+    )
 
 
 def _check_several(parts: SplitResult, shown: str) -> None:
@@ -276,6 +293,9 @@ def _check_query(parts: SplitResult, shown: str) -> None:
                 if several != "cluster"
                 else f"{shown} names a database, and a Cluster has only one; leave db= out."
             )
+        in_path = parts.path.strip("/") if name == "db" and base != "unix" and not several else ""
+        if in_path and int(in_path) != int(value):
+            raise UsageError(f"{shown} names two databases, {in_path} and {value}; leave one out.")
         if value not in _VALUES.get(name, (value,)):
             raise UsageError(
                 f"{name} in {shown} is {value!r}; write one of {', '.join(_VALUES[name])}."

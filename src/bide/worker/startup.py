@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from bide.client import aio
 from bide.client.errors import is_passing
-from bide.client.url import hide_password, same_servers
+from bide.client.url import hide_password, read_servers, same_servers
 from bide.errors import (
     BideError,
     ClientTooOld,
@@ -119,7 +119,7 @@ async def prepare_server(
     failures = 0
     while True:
         try:
-            await _register(client, everywhere, queues, allow_eviction, keyring)
+            await _register(client, everywhere, queues, allow_eviction, keyring, waits)
             return await apply_declared(client, declared or {})
         except ServerUnavailable as error:
             if not waits or not is_passing(error):
@@ -136,6 +136,7 @@ async def _register(
     queues: Sequence[Keys],
     allow_eviction: bool,
     keyring: Keyring | None,
+    waits: bool,
 ) -> None:
     """Register the queues and set the schedules; a repeat changes nothing."""
     # If the server lacks the script of a call, that call is repeated after the other calls of its
@@ -157,7 +158,10 @@ async def _register(
         if not allow_eviction:
             _check_policy(client.where, found.policy)
     # These errors are temporary, and producers register their queues too. The list of queues may be
-    # on another node.
+    # on another node of a Cluster. A single server that takes no changes is a replica.
+    is_alone = read_servers(client.url).kind != "cluster"
+    if isinstance(registered, ServerUnavailable) and is_alone and not waits:
+        raise registered
     if isinstance(registered, ServerReadOnly | ServerUnavailable):
         log.warning("%s", registered)
     elif isinstance(registered, BideError):
