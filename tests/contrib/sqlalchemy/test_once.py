@@ -274,3 +274,41 @@ def test_a_job_that_fails_after_its_commit_is_charged_once(shop: Shop) -> None:
     assert [first for _, (first, _) in attempts] == [True, False]
     assert attempts[0][0] < attempts[1][0]
     assert orders(shop) == [5]
+
+
+def test_two_blocks_of_a_transaction_need_steps_of_their_own(shop: Shop) -> None:
+    with run_of("a", 10), Session(shop.engine) as session, session.begin():
+        with shop.outbox.once(session):
+            pass
+        with shop.outbox.once(session, "mail") as once:
+            assert once.first
+        with pytest.raises(UsageError, match="give each block a step of its own"):
+            shop.outbox.once(session).__enter__()
+    repeated = run_of("a", 10), Session(shop.engine)  # as if it were unknown whether it committed
+    with repeated[0], repeated[1] as session, shop.outbox.once(session) as again:
+        assert not again.first
+
+
+def test_a_block_that_was_rolled_back_may_be_entered_again(shop: Shop) -> None:
+    with run_of("a", 10), Session(shop.engine) as session, session.begin():
+        with session.begin_nested() as savepoint, shop.outbox.once(session) as first:
+            assert first.first
+            savepoint.rollback()
+        with shop.outbox.once(session) as again:
+            assert again.first
+
+
+def test_the_block_has_to_be_entered(shop: Shop) -> None:
+    with run_of("a", 10), Session(shop.engine) as session:
+        once: Any = shop.outbox.once(session)
+        with pytest.raises(UsageError, match=r"was not entered; write `with outbox\.once"):
+            _ = once.first
+        with pytest.raises(AttributeError, match="has no attribute 'last'"):
+            _ = once.last
+
+
+def test_a_connection_that_commits_each_statement_is_refused(shop: Shop) -> None:
+    engine = shop.engine.execution_options(isolation_level="AUTOCOMMIT")
+    refused = pytest.raises(UsageError, match="leave out isolation_level='AUTOCOMMIT'")
+    with run_of("a", 10), Session(engine) as session, refused:
+        shop.outbox.once(session).__enter__()

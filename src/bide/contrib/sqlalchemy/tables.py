@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -288,6 +289,16 @@ def _claim(
 # -- once
 
 
+_entered: Final[WeakKeyDictionary[sa.RootTransaction, set[tuple[str, ...]]]] = WeakKeyDictionary()
+"""The blocks that each open transaction has entered as their first run."""
+
+
+def is_autocommit(connection: sa.Connection) -> bool:
+    """Whether each statement commits by itself, as far as the library knows."""
+    asks = getattr(connection, "_is_autocommit_isolation", None)
+    return bool(asks and asks())
+
+
 class Once(OnceBase):
     """A block whose effect on the database happens once for each job: the result of `once`.
 
@@ -339,10 +350,16 @@ class Once(OnceBase):
 
     def _begin(self, session: Transaction) -> None:
         done, values = self._done, {**self._of, "token": self._token}
-        bind = session.get_bind(clause=done) if isinstance(session, Session) else session
-        check_dialect(bind.dialect)
+        if isinstance(session, Session):
+            session = session.connection(bind_arguments={"clause": done})
+        check_dialect(session.dialect)
+        if is_autocommit(session):
+            raise UsageError(
+                "The connection commits each statement by itself, so the row of once() would stay "
+                "after a rollback; leave out isolation_level='AUTOCOMMIT' for this session."
+            )
         stored_row = sa.select(done.c.token, done.c.result).where(self._is_mine)
-        if bind.dialect.name == "mariadb":
+        if session.dialect.name == "mariadb":
             try:
                 session.execute(sa.insert(done).values(values))
                 self.first = True
@@ -350,11 +367,19 @@ class Once(OnceBase):
                 self.first = False
             stored_row = stored_row.with_for_update(read=True)  # not as of the transaction's start
         else:
-            make = postgresql.insert if bind.dialect.name == "postgresql" else sqlite.insert
+            make = postgresql.insert if session.dialect.name == "postgresql" else sqlite.insert
             insert = make(done).values(values).on_conflict_do_nothing().returning(done.c.token)
             self.first = session.execute(insert).first() is not None
+        key, transaction = tuple(self._of.values()), session.get_transaction()
+        entered = _entered.setdefault(transaction, set()) if transaction else set()
         if self.first:
+            entered.add(key)
             return
+        if key in entered:
+            raise UsageError(
+                f"This transaction has entered once() before with the step {self._of['step']!r}; "
+                "give each block a step of its own, as in once(session, 'charge')."
+            )
         stored = session.execute(stored_row).one()
         self._repeat(stored.token, stored.result)
 
