@@ -214,6 +214,18 @@ def batch(
     return Batch(quiet, max_wait, max_size, key)
 
 
+def in_batch(policy: Batch, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a call of `queue.batch`, whose policy this is."""
+    if policy.key is None:
+        raise UsageError(
+            "queue.batch() needs a key, such as the id of a customer, not None: items without a "
+            "key of their own would share one batch."
+        )
+    if options.get("unique") is not None:
+        raise UsageError("A batch has a dedup policy already; leave unique= out.")
+    return {**options, "unique": policy}
+
+
 def check_dedup(policy: Any) -> DedupPolicy | None:
     """Check a policy."""
     if policy is None or isinstance(policy, Unique | Debounce | Throttle | Batch):

@@ -64,7 +64,8 @@ def _signed_us(duration: Duration, name: str) -> int | float:
             raise UsageError(f"{name} must be a finite number of seconds, not {duration!r}.")
         us = duration * SECOND_US
     else:
-        hint = "; a moment is given as at=" if isinstance(duration, datetime) else ""
+        is_moment = isinstance(duration, datetime) and name == "delay"
+        hint = "; a moment is given as at=" if is_moment else ""
         raise UsageError(
             f"{name} must be seconds, a timedelta or text such as '30m', "
             f"not {type(duration).__name__}{hint}."
@@ -86,10 +87,10 @@ def at_to_us(at: datetime, name: str = "at") -> int:
     except TypeError:
         raise UsageError(
             f"{name}={at.isoformat()} has no time zone, so the moment is ambiguous; give it a "
-            f"time zone, for example at.replace(tzinfo=timezone.utc) or at.astimezone()."
+            f"time zone, for example {name}.replace(tzinfo=timezone.utc) or {name}.astimezone()."
         ) from None
     if not 0 <= us < _YEAR_2200_US:
-        raise UsageError(f"at={at.isoformat()} lies outside the years 1970 to 2199.")
+        raise UsageError(f"{name}={at.isoformat()} lies outside the years 1970 to 2199.")
     return us
 
 

@@ -205,6 +205,12 @@ def as_retry(retry: Retry | int | None) -> Retry:
     """Accept `retry=5` for `retry=Retry(5)`, and None for no retry."""
     if retry is None:
         return NO_RETRY
+    given: object = retry
+    if isinstance(given, bool) or not isinstance(given, Retry | int):
+        raise UsageError(
+            "retry must be a number of retries, or a policy such as "
+            f"Retry(3, backoff=['1s', '1m']), not {given!r}."
+        )
     policy = retry if isinstance(retry, Retry) else Retry(retry)
     if policy.backoff == "exponential" and policy.cap < policy.base:
         raise UsageError(

@@ -513,8 +513,8 @@ def timing_of(
         raise UsageError("tz= goes with cron=: moments and intervals are the same in every zone.")
     if limit is not None and not is_whole(limit, 1, MOST_FIRED):
         raise UsageError(f"limit must be a whole number from 1 to {MOST_FIRED:,}, not {limit!r}.")
-    start_us = 0 if start is None else at_to_us(start)
-    end_us = 0 if end is None else at_to_us(end)
+    start_us = 0 if start is None else at_to_us(start, "start")
+    end_us = 0 if end is None else at_to_us(end, "end")
     if start_us and end_us and start_us > end_us:
         raise UsageError(f"start={start} is after end={end}, so it would never fire.")
     read = cron_of(cron, "UTC" if tz is None else tz) if cron is not None else None

@@ -150,7 +150,10 @@ class QueueCore(Generic[C]):
         if lifo:
             self.lifo = True
             _declaring.add(self)
-        self._defaults = {k: v for k, v in (defaults or {}).items() if v is not None}
+        given: object = defaults or {}
+        if not isinstance(given, Mapping):
+            raise UsageError(f"defaults must be a dict such as {{'delay': '5m'}}, not {given!r}.")
+        self._defaults = {k: v for k, v in given.items() if v is not None}
         try:
             check_options(cast(TaskOptions, self._defaults))
         except UsageError as error:

@@ -181,9 +181,14 @@ def chain(*steps: Step) -> list[Prepared]:
 
     Raises:
         UsageError: a step is not a prepared job, is empty, or has more jobs than a job can depend
-            on.
+            on. Or there is one step of several jobs, which would have no order.
         PayloadError: the ids of a step take more than 1 MB.
     """
+    if len(steps) == 1 and len(_jobs(steps[0])) > 1:
+        raise UsageError(
+            "chain() got one step, whose jobs would run at the same time; write chain(*jobs) to "
+            "run one after another, or give the jobs to enqueue_many() as they are."
+        )
     found: list[Prepared] = []
     before: Sequence[Prepared] = ()
     for step in steps:

@@ -159,6 +159,8 @@ class EventReader:
 def _checked_job_ids(job_id: str | Iterable[str] | None) -> frozenset[str] | None:
     if job_id is None:
         return None
+    if not isinstance(job_id, Iterable):
+        raise UsageError(f"job_id must be the id of a job, such as job.id, not {job_id!r}.")
     found = frozenset([job_id] if isinstance(job_id, str) else job_id)
     for id in found:
         check_name(id, "job_id")

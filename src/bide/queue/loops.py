@@ -28,6 +28,7 @@ from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands.enqueue import CHUNK, TRIP, Prepared, Receipt
 from bide.queue.batches import Batches
 from bide.queue.core import QueueCore
+from bide.queue.core import checked_callback as checked_callback
 from bide.queue.event_reader import not_entered
 from bide.tasks.middleware import around_sending
 

@@ -375,6 +375,9 @@ def make_filter(
     for each in states:
         if each not in LISTABLE:
             raise UsageError(f"There is no state {each!r}; give one of {', '.join(LISTABLE)}.")
+    since_us = None if since is None else at_to_us(since, "since")
+    until_us = None if until is None else at_to_us(until, "until")
+    check_range(since_us, until_us, "since", "until")
     return Filter(
         states=in_turn(states),
         task=task if task is None or isinstance(task, str) else escape(task_name(task)),
@@ -384,9 +387,15 @@ def make_filter(
         error=None if error is None else anywhere(checked_text(error, "error")),
         older_us=None if older_than is None else to_us(older_than, "older_than"),
         due_before_us=None if due_before is None else before_us(due_before),
-        since_us=None if since is None else at_to_us(since, "since"),
-        until_us=None if until is None else at_to_us(until, "until"),
+        since_us=since_us,
+        until_us=until_us,
     )
+
+
+def check_range(since_us: int | None, until_us: int | None, start: str, end: str) -> None:
+    """Refuse a range of time that is empty, because it ends before it starts."""
+    if since_us is not None and until_us is not None and until_us <= since_us:
+        raise UsageError(f"{start} is not before {end}, so no job can match; exchange them.")
 
 
 def checked_text(text: Any, what: str) -> str:

@@ -8,6 +8,7 @@ the same answer. If a batch had to be retried nevertheless, the batch behind it 
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bide.client import blocking
 from bide.client.pubsub import WakeListener
-from bide.errors import BideError
+from bide.errors import BideError, UsageError
 from bide.model.job import Event, Snapshot
 from bide.protocol.commands import Command
 from bide.protocol.commands.enqueue import Prepared, Receipt
+from bide.queue import core
 from bide.queue.batches import Batches
 from bide.queue.core import Exchange, QueueCore, signed
 from bide.queue.event_reader import not_entered
@@ -178,6 +180,19 @@ class EventsSide:
 
 class _Cut(Exception):
     """The connection was cut: read nothing more."""
+
+
+def checked_callback(
+    kinds: str | Iterable[str], callback: Callable[[Event], object]
+) -> frozenset[str]:
+    """Check the kinds of events and the callback, which a thread calls; return the kinds."""
+    checked = core.checked_callback(kinds, callback)
+    if inspect.iscoroutinefunction(callback):
+        raise UsageError(
+            f"The callback {callback.__qualname__} is a coroutine function, and a thread would "
+            "not await it; give a plain function, or use AsyncQueue.on()."
+        )
+    return checked
 
 
 class EventListenerSide:

@@ -78,12 +78,17 @@ def _name_of_callable(task: Function) -> str:
     if inspect.ismethod(task):  # also an inherited method
         holder = task.__self__ if inspect.isclass(task.__self__) else type(task.__self__)
         qualname = f"{holder.__qualname__}.{task.__name__}"
+    if qualname is None and hasattr(type(task), "prepare"):
+        raise UsageError(
+            f"{task!r} has options of its own; enqueue it with task.options(...).enqueue(...), or "
+            "give the task without them, and its options here."
+        )
     if qualname is None:
         raise UsageError(
             f"A {type(task).__name__} has no name by which a worker could find it; enqueue a "
             "function of a module, and what it needs as arguments."
         )
-    module = module_of(holder)
+    module = module_of(holder) if hasattr(holder, "__module__") else "builtins"
     if module == "builtins":
         raise UsageError(
             f"{qualname} is a built-in of Python, which no worker serves; enqueue a function of a "

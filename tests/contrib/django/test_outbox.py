@@ -159,6 +159,8 @@ def test_a_mistake_raises_where_the_row_is_written(shop: Shop) -> None:
             made.cancel(shop.queue, 7)
         with pytest.raises(UsageError, match="either delay= or at="):
             made.reschedule(shop.queue, "a", "1h", datetime.now(UTC))
+        with pytest.raises(UsageError, match="Give delay= or at="):
+            made.reschedule(shop.queue, "a")
         with pytest.raises(UsageError, match="on another server"):
             made.cancel(Queue("orders", url="redis://127.0.0.2:1"), "a")
         with pytest.raises(UsageError, match='set "outbox": True'):

@@ -14,16 +14,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bide.client.url import resolve_url
 from bide.errors import BideError, PayloadError, UsageError
 from bide.model.context import current_job
-from bide.model.dedup import Batch
+from bide.model.dedup import Batch, in_batch
 from bide.model.durations import Duration
 from bide.model.options import Constraints, Durability, Options, has_dedup
 from bide.model.payload.serializers import pack, reason, unpack
-from bide.protocol.commands.enqueue import Prepared, when
+from bide.protocol.commands.enqueue import Prepared, given_when
 from bide.queue import AsyncQueue, Queue
 from bide.queue._async.delay import AsyncDelayQueue
 from bide.queue._sync.delay import DelayQueue
@@ -88,7 +88,8 @@ def task_row(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Change
     if not isinstance(task, TaskCall):
         raise UsageError(
             f"enqueue() needs a task of a queue, not {task!r}; decorate the function with "
-            "@queue.task, or pass jobs that queue.prepare(...) returned to enqueue_many()."
+            "@queue.task and pass it without calling it, or pass jobs that queue.prepare(...) "
+            "returned to enqueue_many()."
         )
     with around_sending(task.queue.name, None):
         (row,) = enqueue_rows(task.queue, [task.prepare(*args, **kwargs)])
@@ -120,7 +121,7 @@ def batch_row(
     `limits` are `quiet`, `max_wait` and `max_size`.
     """
     policy = Batch(*limits, key)
-    job = _checked_queue(queue).prepare(into, (item,), **(options | {"unique": policy}))
+    job = _checked_queue(queue).prepare(into, (item,), **in_batch(policy, options))
     (row,) = enqueue_rows(queue, [job])
     return row
 
@@ -150,7 +151,7 @@ def change_row(
     """
     checked = _checked_queue(queue)
     (job_id,) = checked_ids([id])
-    due = when(delay, at) if verb == "reschedule" else ""
+    due = given_when(delay, at) if verb == "reschedule" else ""
     return ChangeRow(checked.prefix, checked.name, verb, job_id, due=due)
 
 
@@ -240,6 +241,18 @@ class OnceBase:
         self._of: Final = {"queue": job.queue, "job_id": job.id, "step": step}
         self._token: Final = job.token
         self.result = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise an error that says how to enter the block, if it was not entered."""
+            if name == "first":
+                raise UsageError(
+                    "The block of once() was not entered; write `with outbox.once(...) as once:`."
+                )
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
 
     def _repeat(self, token: int, result: Any) -> None:
         """Take the result of an earlier run; raise Fenced if it was a later one."""

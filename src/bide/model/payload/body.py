@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from bide.errors import PayloadError, PayloadTooNew, UsageError
+from bide.errors import BideError, PayloadError, PayloadTooNew, UsageError
 from bide.model import retry as policies
 from bide.model.durations import LONGEST_US
 from bide.model.ids import LONGEST, LONGEST_TASK
@@ -438,6 +438,12 @@ def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
         raise PayloadError(
             f"The result of {task} is a Retry, which would retry nothing; raise RetryLater(...), "
             "or give the task retry=."
+        )
+    if isinstance(result, BideError):
+        name = type(result).__name__
+        raise PayloadError(
+            f"The result of {task} is the exception {name}; raise it instead of returning it: "
+            f"raise {name}(...)."
         )
     try:
         data = pack(result, codec)

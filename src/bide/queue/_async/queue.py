@@ -11,7 +11,7 @@ from bide.client.execute import RETRY_FOR
 from bide.client.url import RedisClient
 from bide.errors import BideError, DuplicateJob
 from bide.model.context import current_job
-from bide.model.dedup import Batch, DedupPolicy
+from bide.model.dedup import Batch, DedupPolicy, in_batch
 from bide.model.durations import Duration, to_us
 from bide.model.ids import new_id
 from bide.model.job import Event
@@ -46,7 +46,6 @@ from bide.queue.binding import FakeServer
 from bide.queue.core import (
     Exchange,
     as_declared,
-    checked_callback,
     checked_ids,
     checked_limit,
     chunks,
@@ -314,7 +313,7 @@ class AsyncQueue(loops.AsyncQueueSide):
             BideError: as for `enqueue_call`.
         """
         policy = Batch(quiet, max_wait, max_size, key, close)
-        return await self.enqueue_call(into, (item,), **(options | {"unique": policy}))
+        return await self.enqueue_call(into, (item,), **in_batch(policy, options))
 
     async def _send(self, jobs: Sequence[Prepared]) -> list[AsyncJob[Any]]:
         """Add jobs, or items of data, without middlewares."""
@@ -540,7 +539,7 @@ class AsyncQueue(loops.AsyncQueueSide):
             UsageError: as for `events`, or the callback is not a function.
             BideError: the server cannot be reached, or refuses.
         """
-        wanted = checked_callback(kinds, callback)
+        wanted = loops.checked_callback(kinds, callback)
         events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
         await events.__aenter__()
         listener = AsyncEventListener(events, wanted, callback, self._listeners.discard)

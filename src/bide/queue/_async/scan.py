@@ -287,6 +287,12 @@ class AsyncSelection:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.queue.name}>"
 
+    def __bool__(self) -> bool:
+        raise UsageError(
+            "A selection of jobs is neither true nor false, because nothing was read; ask its "
+            "count() how many jobs match."
+        )
+
     async def __aiter__(self) -> AsyncIterator[AsyncJob[Any]]:
         left = self._limit
         async for found in self._scan(self._wanted.states or tuple(State)).each():
@@ -370,6 +376,10 @@ class AsyncSelection:
                 f"queue.purge() removes all jobs that have not started."
             )
         verb.check(self._wanted.states)
+        if progress is not None and not callable(progress):
+            raise UsageError(
+                f"progress must be a function that takes a BulkResult, not {progress!r}."
+            )
 
         def tell(**news: Any) -> None:
             nonlocal result

@@ -12,7 +12,7 @@ from bide.client.execute import RETRY_FOR
 from bide.client.url import RedisClient
 from bide.errors import BideError, DuplicateJob
 from bide.model.context import current_job
-from bide.model.dedup import Batch, DedupPolicy
+from bide.model.dedup import Batch, DedupPolicy, in_batch
 from bide.model.durations import Duration, to_us
 from bide.model.ids import new_id
 from bide.model.job import Event
@@ -47,7 +47,6 @@ from bide.queue.binding import FakeServer
 from bide.queue.core import (
     Exchange,
     as_declared,
-    checked_callback,
     checked_ids,
     checked_limit,
     chunks,
@@ -315,7 +314,7 @@ class Queue(threads.QueueSide):
             BideError: as for `enqueue_call`.
         """
         policy = Batch(quiet, max_wait, max_size, key, close)
-        return self.enqueue_call(into, (item,), **(options | {"unique": policy}))
+        return self.enqueue_call(into, (item,), **in_batch(policy, options))
 
     def _send(self, jobs: Sequence[Prepared]) -> list[Job[Any]]:
         """Add jobs, or items of data, without middlewares."""
@@ -539,7 +538,7 @@ class Queue(threads.QueueSide):
             UsageError: as for `events`, or the callback is not a function.
             BideError: the server cannot be reached, or refuses.
         """
-        wanted = checked_callback(kinds, callback)
+        wanted = threads.checked_callback(kinds, callback)
         events = self.events(name=name, after=after, kinds=wanted, job_id=job_id)
         events.__enter__()
         listener = EventListener(events, wanted, callback, self._listeners.discard)

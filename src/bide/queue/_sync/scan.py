@@ -286,6 +286,12 @@ class Selection:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.queue.name}>"
 
+    def __bool__(self) -> bool:
+        raise UsageError(
+            "A selection of jobs is neither true nor false, because nothing was read; ask its "
+            "count() how many jobs match."
+        )
+
     def __iter__(self) -> Iterator[Job[Any]]:
         left = self._limit
         for found in self._scan(self._wanted.states or tuple(State)).each():
@@ -367,6 +373,10 @@ class Selection:
                 f"queue.purge() removes all jobs that have not started."
             )
         verb.check(self._wanted.states)
+        if progress is not None and not callable(progress):
+            raise UsageError(
+                f"progress must be a function that takes a BulkResult, not {progress!r}."
+            )
 
         def tell(**news: Any) -> None:
             nonlocal result
