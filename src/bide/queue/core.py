@@ -83,14 +83,19 @@ _SENT_APART: Final = CONSTRAINTS | APART
 
 _OPTIONS: Final = frozenset(Options.__annotations__)
 _SETTINGS: Final = frozenset(QueueSettings.__annotations__)
-_THEIRS: Final = (
-    "countdown=delay eta=at task_id=job_id time_limit=timeout job_timeout=timeout ttl=expires "
-    "result_ttl=retention failure_ttl=retention at_front=priority max_retries=retry "
-    "_defer_by=delay _defer_until=at _job_id=job_id _expires=expires"
-)
-_MEANT: Final = {name: name for name in (*_OPTIONS, "queue")} | dict(
-    pair.split("=") for pair in _THEIRS.split()
-)
+_THEIRS: Final = {
+    "at": "eta _defer_until",
+    "delay": "countdown _defer_by",
+    "expires": "ttl _expires",
+    "job_id": "task_id _job_id",
+    "priority": "at_front",
+    "retention": "result_ttl failure_ttl",
+    "retry": "max_retries",
+    "timeout": "time_limit job_timeout",
+}
+_MEANT: Final = {name: name for name in (*_OPTIONS, "queue")} | {
+    name: option for option, names in _THEIRS.items() for name in names.split()
+}
 """Options that callers may pass among a task's arguments by mistake, also options of other
 libraries, with the right option."""
 _values_of: Final = itemgetter(*_OPTIONS)
