@@ -19,6 +19,7 @@ from bide.contrib.outbox import sending
 from bide.contrib.outbox.sending import Round, Sender
 from bide.embedded import Server
 from bide.errors import ServerUnavailable
+from bide.testing import eager, isolated_registry
 from tests.support.eventually import eventually
 from tests.support.outboxes import Held
 from tests.support.postgres import Postgres
@@ -77,6 +78,25 @@ class Shop(Protocol):
 
 class RelayTests:
     """The tests; each library has the fixture `shop`, and adds what only it has."""
+
+    def test_eager_mode_runs_a_job_after_the_commit(self, shop: Shop) -> None:
+        """A job that writes would wait for the locks of the round that sends it."""
+
+        def place(order: int) -> None:
+            with shop.writing() as changes:
+                changes.place(order)
+
+        def refuse(order: int) -> None:
+            raise ValueError(f"no order {order}")
+
+        with isolated_registry(), eager():
+            placing, refusing = (shop.queue.task(name=f.__name__)(f) for f in (place, refuse))
+            with shop.writing() as changes:
+                changes.enqueue(placing, 2)
+            assert shop.orders() == [2]
+            with pytest.raises(ValueError, match="no order 3"), shop.writing() as changes:
+                changes.enqueue(refusing, 3)
+            assert shop.rows() == []
 
     store: ClassVar[Any]
     """The store of its blocking relay."""

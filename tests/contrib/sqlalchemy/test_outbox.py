@@ -21,6 +21,7 @@ from bide.contrib.sqlalchemy.tables import check_dialect
 from bide.errors import BadSignature, PayloadError
 from bide.model.payload.signing import Seal
 from bide.tasks import middleware
+from bide.testing import eager
 from tests.contrib.sqlalchemy.conftest import Shop
 from tests.support.order_tables import Base, Order, engine_for
 
@@ -273,6 +274,12 @@ def test_an_engine_with_another_isolation_level(database: str, one_url: str, lev
 def test_awaited_sessions(shop: Shop, database: str) -> None:
     queue = AsyncQueue("orders", url=shop.url)
     task = queue.task(name="awaited_unpaid")(cancel_unpaid)
+
+    def place(order: int) -> None:
+        with shop.begin() as session:
+            session.add(Order(id=order))
+
+    placing = queue.task(name="awaited_place")(place)
     driver = {
         "sqlite": "sqlite+aiosqlite",
         "postgresql+psycopg": "postgresql+asyncpg",
@@ -301,6 +308,10 @@ def test_awaited_sessions(shop: Shop, database: str) -> None:
             await outbox.enqueue(connection, task.options(job_id="core"), 1)
         assert await outbox.arelay(burst=True) == 1
         assert {job.id for job in await queue.jobs("waiting")} == {"b", "core"}
+        async with eager(), AsyncSession(engine) as session:
+            await outbox.enqueue(session, placing, 2)
+            await session.commit()
+            assert shop.orders() == [1, 2]
         await queue.close()
         await outbox.aclose()
         await engine.dispose()

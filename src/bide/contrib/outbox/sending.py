@@ -15,7 +15,7 @@ import asyncio
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -110,6 +110,8 @@ class Sent(NamedTuple):
     """The errors, by the number of the row; a row without an error was sent."""
     down: BideError | None
     """The error because of which no more rows can be sent now."""
+    eager: tuple[Callable[[], Any], ...] = ()
+    """In eager mode, the runs of the jobs; they wait for the commit of the round."""
 
 
 class _Queue(Queue):
@@ -140,6 +142,7 @@ class Sender:
         self._is_async = wait is not None
         self._wait: Callable[[Any], Any] = wait or (lambda result: result)
         self._queues: dict[tuple[str, str], AnyQueue] = {}
+        self._eager: list[Callable[[], Any]] = []
 
     def send(self, rows: Sequence[Written]) -> Sent:
         """Send rows of different jobs, and return the outcomes."""
@@ -153,7 +156,8 @@ class Sender:
                 down = self._send_to(self.queue(*place), some, errors)
             else:
                 errors |= dict.fromkeys((written.number for written in some), down)
-        return Sent(errors, down)
+        eager, self._eager = self._eager, []
+        return Sent(errors, down, tuple(eager))
 
     def queue(self, prefix: str, name: str) -> AnyQueue:
         """Return the queue of a row."""
@@ -196,8 +200,9 @@ class Sender:
         if not rows:
             return None
         jobs = [written.row.prepared(written.elapsed_us) for written in rows]
-        if queue._binding.fake_server is not None:  # eager mode: runs them
-            self._wait(queue._send(jobs))
+        if queue._binding.fake_server is not None:
+            # Eager mode runs them. The round holds locks that a job of the same database needs.
+            self._eager.append(lambda: self._wait(queue._send(jobs)))
             return None
         replies = self._wait(queue._attempt(jobs))
         replies += [None] * (len(rows) - len(replies))  # after a refusal, no other row was sent
@@ -270,6 +275,8 @@ class Round(NamedTuple):
     """Number of rows that were sent and removed."""
     down: BideError | None = None
     """The error because of which no row can be sent now."""
+    eager: tuple[Callable[[], Any], ...] = ()
+    """In eager mode, the runs of the jobs, for after the commit."""
 
 
 def claim(table: str, database: str, most: str, numbers: str | None = None) -> str:
@@ -374,7 +381,8 @@ def send_claimed(
         The round; and whether to commit it, as a rollback puts all rows back.
     """
     outcome = sender.send([Written(one.id, one.elapsed_us, one.row) for one in found])
-    done = Round(len(found), len(found) - len(outcome.errors), outcome.down)
+    sent = len(found) - len(outcome.errors)
+    done = Round(len(found), sent, outcome.down, outcome.eager)
     if not done.sent and done.down is not None:
         return done, False
     for one in found:
@@ -404,15 +412,25 @@ class FastPath:
         self._rests_until = 0.0
 
     def send(self, round_of: Callable[[Sequence[int]], Round], numbers: Sequence[int]) -> None:
-        """Send rows by rounds; no error is raised, as the commit has succeeded."""
+        """Send rows by rounds; no error is raised, as the commit has succeeded.
+
+        In eager mode the jobs run here, and raise their errors.
+        """
+        for done in self._rounds(round_of, numbers):
+            for run in done.eager:
+                run()
+
+    def _rounds(
+        self, round_of: Callable[[Sequence[int]], Round], numbers: Sequence[int]
+    ) -> Iterator[Round]:
         if time.monotonic() < self._rests_until:
             return
         try:
             for i in range(0, len(numbers), BATCH):
                 some = numbers[i : i + BATCH]
-                done = round_of(some)
+                yield (done := round_of(some))
                 while done.claimed and not done.down and len(some) > done.claimed:
-                    done = round_of(some)
+                    yield (done := round_of(some))
                 if done.down:
                     self._rests_until = time.monotonic() + _REST
                     log.warning("the relay will send what this process could not: %s", done.down)
@@ -459,6 +477,8 @@ def relay(store: RelayStore, stopped: Callable[[], bool], burst: bool = False) -
         except Exception as error:  # the database is down, or does not have the tables
             done, problem = Round(), error
         sent += done.sent
+        for run in done.eager:
+            run()
         if problem is not None:
             if burst:
                 raise problem
