@@ -504,7 +504,8 @@ def _time_outs(workers: Sequence[WorkerInfo]) -> str:
         return ""
     grace = describe(min(worker.about.grace for worker in workers if worker.about.long_tasks))
     return (
-        f"{_some([*tasks])} may run for longer than --grace ({grace}): a deployment interrupts it"
+        f"{_some([*tasks])} may run for longer than --grace ({grace}): a deployment interrupts "
+        "such a run"
     )
 
 

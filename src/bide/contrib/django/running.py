@@ -42,7 +42,8 @@ from bide.tasks.task import register
 class DatabaseConnections(Middleware):
     """Close old database connections around each run, as Django does around a request.
 
-    It is for tasks of `@queue.task`; tasks of `django.tasks` need no middleware for this.
+    `manage.py bide worker` has this middleware. In other workers, tasks of `@queue.task` need it;
+    tasks of `django.tasks` need no middleware for this.
     """
 
     def running(self, job: CurrentJob) -> Around:
