@@ -405,6 +405,17 @@ def test_options_that_django_has_read_are_left_out(given: list[str], left: list[
     assert without_django(given) == left
 
 
+def test_the_settings_of_tasks_are_checked_though_django_tasks_is_no_application(
+    project: Path,
+) -> None:
+    manage(project, "check", url=None)
+    settings = project / "shop" / "settings.py"
+    settings.write_text(settings.read_text().replace("OPTIONS = {}", "OPTIONS = {'OUTBOX': True}"))
+    found = manage(project, "check", url=None, code=1).stderr
+    assert 'add "bide.contrib.django.outbox" to INSTALLED_APPS' in found
+    assert found.count("bide.E001") == 1
+
+
 @pytest.fixture
 def get(one_url: str) -> Iterator[Any]:
     def get(path: str, role: str | None, **more: Any) -> Any:

@@ -1,9 +1,13 @@
-"""The application for INSTALLED_APPS: it has the command `manage.py bide`."""
+"""The application for INSTALLED_APPS: it has the command `manage.py bide`, and a check."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from django.apps import AppConfig, apps
 from django.utils.module_loading import module_has_submodule
+
+from bide.contrib.django.backend import PACKAGE
 
 
 class BideConfig(AppConfig):  # type: ignore[misc]
@@ -12,6 +16,10 @@ class BideConfig(AppConfig):  # type: ignore[misc]
     name = "bide.contrib.django"
     label = "bide"
     verbose_name = "bide"
+
+    def ready(self) -> None:
+        """Have `manage.py check` check TASKS, as django-tasks does only if it is an application."""
+        import_module(f"{PACKAGE}.checks")
 
 
 def task_modules() -> list[str]:

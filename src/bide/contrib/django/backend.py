@@ -35,9 +35,10 @@ def _package() -> str:
     )
 
 
-_PACKAGE: Final = _package()
-_Base: Any = importlib.import_module(f"{_PACKAGE}.backends.base").BaseTaskBackend
-_DoesNotExist: Any = importlib.import_module(f"{_PACKAGE}.exceptions").TaskResultDoesNotExist
+PACKAGE: Final = _package()
+"""The package with Django's tasks."""
+_Base: Any = importlib.import_module(f"{PACKAGE}.backends.base").BaseTaskBackend
+_DoesNotExist: Any = importlib.import_module(f"{PACKAGE}.exceptions").TaskResultDoesNotExist
 
 _TASK_OPTIONS: Final = ("retry", "timeout", "retention", "expires", "on_crash", "durability")
 _OPTIONS: Final = ("url", "prefix", "on_commit", "outbox", *_TASK_OPTIONS)
