@@ -17,8 +17,9 @@ import pytest
         ("import bide.contrib.django", "django", "bide.contrib.django needs Django"),
         ("from bide.contrib.otel import Tracing", "opentelemetry", "otel needs OpenTelemetry"),
         ("from bide.contrib.sqlalchemy import Outbox", "sqlalchemy", "needs SQLAlchemy 2"),
-        ("from bide.web import app", "starlette", "bide.web needs Starlette and Jinja"),
-        ("from bide.web import app", "jinja2", "bide.web needs Starlette and Jinja"),
+        ("from bide.web import app", "starlette", "bide.web needs Starlette, uvicorn and Jinja"),
+        ("from bide.web import app", "uvicorn", "bide.web needs Starlette, uvicorn and Jinja"),
+        ("from bide.web import app", "jinja2", "bide.web needs Starlette, uvicorn and Jinja"),
     ],
 )
 def test_what_is_missing_is_named_with_the_command_that_installs_it(
@@ -30,7 +31,8 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
         text=True,
         timeout=60,
     )
-    extra = {"opentelemetry": "otel", "starlette": "web", "jinja2": "web"}.get(without, without)
+    extras = dict.fromkeys(("starlette", "uvicorn", "jinja2"), "web") | {"opentelemetry": "otel"}
+    extra = extras.get(without, without)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: ")
     assert last.endswith(f"{says}: run `pip install 'bide[{extra}]'`.")

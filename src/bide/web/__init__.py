@@ -31,8 +31,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_LATE[name]), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "jinja2", "markupsafe"):
+        needed = ("starlette", "uvicorn", "jinja2", "markupsafe")
+        if (error.name or "").partition(".")[0] not in needed:
             raise
         raise ImportError(
-            "bide.web needs Starlette and Jinja: run `pip install 'bide[web]'`."
+            "bide.web needs Starlette, uvicorn and Jinja: run `pip install 'bide[web]'`."
         ) from error
