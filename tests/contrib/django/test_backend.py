@@ -295,6 +295,11 @@ def test_what_cannot_be_run_or_stored_is_refused() -> None:
 def test_an_option_that_is_not_known_is_refused() -> None:
     with pytest.raises(ImproperlyConfigured, match="'retries', which is none of url, prefix"):
         Backend("default", {"OPTIONS": {"retries": 3}})
+    with pytest.raises(ImproperlyConfigured, match="must be a list of names, not 'mail'"):
+        Backend("default", {"QUEUES": "mail"})
+    for name in ("on_commit", "OUTBOX"):
+        with pytest.raises(ImproperlyConfigured, match=r"'nope', which is none of .* in DATABASES"):
+            Backend("default", {"OPTIONS": {name: "nope"}})
     with pytest.raises(ImproperlyConfigured, match=r"TASKS\['default'\]: .*timeout"):
         Backend("default", {"OPTIONS": {"timeout": -1}})
 

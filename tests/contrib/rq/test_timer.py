@@ -18,6 +18,7 @@ import rq
 from rq.job import Job
 from rq.utils import utcformat
 
+import bide
 import bide.contrib.rq.timer
 from bide.contrib.rq import DelayQueue, Timer
 from bide.contrib.rq.queue import RqKeys, load
@@ -367,3 +368,26 @@ def test_the_servers_clock_is_asked_and_not_ours(
     assert (due(queue, job) or 0) >= before + 0.05
     with at_work(queue):
         eventually(lambda: queue.job_ids == [job.id])
+
+
+def test_queues_of_two_servers_need_two_timers(one_connection: redis.Redis) -> None:
+    there = redis.Redis(port=1)
+    mine = [DelayQueue(name, one_connection) for name in ("mail", "low")]
+    assert Timer(mine).name
+    with pytest.raises(UsageError, match="The queues are on different servers"):
+        Timer([*mine, DelayQueue("far", there)])
+
+
+def test_what_is_no_queue_and_what_is_no_client(one_connection: redis.Redis) -> None:
+    with pytest.raises(UsageError, match=r"not DelayQueue of bide, which needs no Timer"):
+        Timer([bide.DelayQueue("mail")])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="connection must be a client"):
+        DelayQueue("mail", "redis://127.0.0.1:1")
+
+
+def test_a_connection_that_decodes_replies(one_connection: redis.Redis) -> None:
+    options = one_connection.connection_pool.connection_kwargs
+    decodes = redis.Redis(unix_socket_path=options["path"], decode_responses=True)
+    one_connection.zadd("rq:delay_queue:mail", {"nobody": 1})
+    assert Timer(DelayQueue("mail", decodes)).work(burst=True) == 0
+    assert not one_connection.exists("rq:delay_queue:mail")

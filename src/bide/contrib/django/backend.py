@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
@@ -79,6 +79,17 @@ class Backend(_Base):  # type: ignore[misc]
                 )
         self._named: list[str] = list(params.get("QUEUES") or self.queues)
         """The names in QUEUES, in their order."""
+        if isinstance(params.get("QUEUES"), str):
+            raise ImproperlyConfigured(
+                f"QUEUES of TASKS[{alias!r}] must be a list of names, not {params['QUEUES']!r}."
+            )
+        for name in ("on_commit", "outbox"):
+            using = self._given.get(name)
+            if isinstance(using, str) and using not in connections:
+                raise ImproperlyConfigured(
+                    f"OPTIONS of TASKS[{alias!r}] has the {name} {using!r}, which is none of "
+                    f"{', '.join(connections)} in DATABASES."
+                )
         self._on_commit: bool | str = self._given.get("on_commit", True)
         given = {name: self._given[name] for name in _TASK_OPTIONS if name in self._given}
         self._outbox = self._read_outbox()

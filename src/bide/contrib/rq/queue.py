@@ -73,13 +73,17 @@ def run(client: Any, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any
 
 
 def check_connection(client: object) -> None:
-    """Refuse a client of a cluster.
+    """Refuse a client of a cluster, and what is no client.
 
     Raises:
-        UsageError: it is a client of a cluster.
+        UsageError: it is one of these.
     """
     if isinstance(client, redis.RedisCluster):
         raise UsageError(NO_CLUSTER)
+    if not hasattr(client, "connection_pool"):
+        raise UsageError(
+            f"connection must be a client, such as redis.Redis.from_url(...), not {client!r}."
+        )
 
 
 WAKEUPS: Final = "rq:delay_hint:"
@@ -165,6 +169,7 @@ def client_like(connection: redis.Redis, reply_timeout: float) -> redis.Redis:
         "socket_timeout": reply_timeout,
         "retry": Retry(NoBackoff(), 0),
         "retry_on_timeout": False,
+        "decode_responses": False,
         "retry_on_error": [],
     }
     if _NOT_TCP not in options:

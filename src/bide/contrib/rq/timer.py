@@ -106,6 +106,14 @@ def shown(id: bytes) -> str:
     return short_id(id.decode("utf-8", "backslashreplace"))
 
 
+def server_of(client: redis.Redis) -> tuple[object, ...]:
+    """Return what distinguishes the servers of two clients: address and database."""
+    options = client.connection_pool.connection_kwargs
+    host = options.get("host")
+    address = "127.0.0.1" if host == "localhost" else host
+    return address, options.get("port"), options.get("path"), options.get("db") or 0
+
+
 LONGEST_SLEEP: Final = 10.0
 """Maximum seconds of sleep: the cost of a lost wake-up message, or of a change of the clock."""
 
@@ -424,9 +432,18 @@ class Timer:
             raise UsageError("A Timer needs at least one queue; give its name.")
         for one in given:
             if not isinstance(one, str | rq.Queue):
-                raise UsageError(f"A queue is an rq.Queue or a name, not {type(one).__name__}.")
+                kind = type(one).__name__
+                if type(one).__module__.startswith("bide."):
+                    kind += " of bide, which needs no Timer"
+                raise UsageError(f"A queue is an rq.Queue or a name, not {kind}.")
         if connection is None:
-            connection = next((q.connection for q in given if isinstance(q, rq.Queue)), None)
+            connections = [q.connection for q in given if isinstance(q, rq.Queue)]
+            connection = next(iter(connections), None)
+            if len({server_of(each) for each in connections}) > 1:
+                raise UsageError(
+                    "The queues are on different servers, and a Timer serves one; start a Timer "
+                    "for each."
+                )
         if connection is None:
             raise UsageError(
                 "Queues are given as names only; give connection=redis.Redis(...) too."
