@@ -19,7 +19,15 @@ from typing import Any, Final, NamedTuple, Self
 from bide.client import blocking, config
 from bide.embedded import Server
 from bide.errors import PayloadError, UsageError
-from bide.model.durations import Duration, at_to_us, describe, from_us, is_whole, to_us
+from bide.model.durations import (
+    SECOND_US,
+    Duration,
+    at_to_us,
+    describe,
+    from_us,
+    is_whole,
+    to_us,
+)
 from bide.model.job import State
 from bide.model.payload.body import Body, decode_body
 from bide.model.payload.signing import Seal
@@ -481,7 +489,12 @@ class TestBed(BedSchedules):
         self._check()
         until_us = None
         if isinstance(until, datetime):
-            until_us = at_to_us(until)
+            until_us = at_to_us(until, "until")
+            if until_us < self._store.now_us() - 60 * SECOND_US:
+                raise UsageError(
+                    f"until={until.isoformat()} has passed: it is {self.now().isoformat()} on the "
+                    "bed's clock, which only moves forward."
+                )
         elif until is not None:
             until_us = to_us(until, "until")
         if not is_whole(limit, 1):

@@ -19,7 +19,7 @@ import redis
 
 from bide.client import blocking, config
 from bide.errors import JobFailed, PayloadError, UsageError
-from bide.model.durations import Duration, at_to_us, delay_to_us, describe, to_us
+from bide.model.durations import Duration, at_to_us, delay_to_us, describe, is_whole, to_us
 from bide.model.job import FINISHED, LISTABLE, Snapshot, State
 from bide.model.payload.body import Body, decode_body, encode_body
 from bide.model.payload.signing import Seal
@@ -30,7 +30,7 @@ from bide.queue import AsyncQueue, Queue
 from bide.queue.core import TaskCall
 from bide.queue.job_view import JobView
 from bide.tasks.registry import NamedTask, task_name
-from bide.tasks.task import Function, signature_of, with_owner
+from bide.tasks.task import Function, known_policy, signature_of, with_owner
 
 
 class JobSeen(JobView[Any]):
@@ -161,6 +161,16 @@ class DjangoTask(Protocol):
     def func(self) -> Callable[..., Any]:
         """The function of the task."""
         ...
+
+
+def check_exists(name: str) -> None:
+    """Refuse the name of a function that its module does not have: such a job cannot be enqueued.
+
+    A module that this process has not imported may have the function.
+    """
+    module, colon, path = name.partition(":")
+    if colon and module in sys.modules and known_policy(name) is None:
+        raise UsageError(f"The module {module!r} has no function {path!r}; check the name.")
 
 
 GivenTask: TypeAlias = Function | str | DjangoTask
@@ -367,7 +377,7 @@ class Looking:
             UsageError: no such job can exist.
         """
         __tracebackhide__ = True
-        if count is not None and (isinstance(count, bool) or count < 1):
+        if count is not None and not is_whole(count, 1):
             raise UsageError(
                 f"count must be 1 or more, not {count!r}; none is asserted by assert_not_enqueued."
             )
@@ -399,6 +409,8 @@ class Looking:
         """
         __tracebackhide__ = True
         expected, found = self._find(task, args, kwargs, delay, at, within, queue)
+        if not found and isinstance(task, str):
+            check_exists(task)
         if found:
             counts = Counter(job.status for job in found)
             words = ", ".join(f"{counts[state]} {state}" for state in LISTABLE if state in counts)

@@ -181,3 +181,25 @@ def test_either_a_delay_or_a_moment(bed: TestBed) -> None:
         bed.assert_enqueued(shop.send, 1, at=datetime(2040, 1, 1))
     with pytest.raises(UsageError, match="is not a task's name"):
         bed.enqueued("app.send")
+
+
+def test_a_name_that_its_module_does_not_have_proves_nothing(bed: TestBed) -> None:
+    with pytest.raises(UsageError, match=f"The module '{NAME}' has no function 'sned'"):
+        bed.assert_not_enqueued(f"{NAME}:sned")
+    bed.assert_not_enqueued(f"{NAME}:send")
+    bed.assert_not_enqueued("not.imported:send")
+    bed.assert_not_enqueued("a_name")
+    shop.mail.enqueue(f"{NAME}:sned")
+    with pytest.raises(AssertionError, match="sned"):
+        bed.assert_not_enqueued(f"{NAME}:sned")
+
+
+def test_a_count_is_a_whole_number(bed: TestBed) -> None:
+    with pytest.raises(UsageError, match="count must be 1 or more, not '1'"):
+        bed.assert_enqueued(shop.send, count="1")  # type: ignore[arg-type]
+
+
+def test_a_moment_that_has_passed_is_no_end_of_a_run(bed: TestBed) -> None:
+    with pytest.raises(UsageError, match=r"until=2020.* has passed: it is .* on the bed's clock"):
+        bed.run(until=datetime(2020, 1, 1, tzinfo=UTC))
+    assert bed.run(until=bed.now()) == []
