@@ -239,10 +239,12 @@ def setup(
             is set.
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: there is no such format, or the stream is not a file.
     """
     global _handler, _settings
     to = stream or sys.stderr
+    if not hasattr(to, "write"):
+        raise UsageError(f"stream must be an open file, such as sys.stdout, not {to!r}.")
     formatter: logging.Formatter
     if format is None or format == "text":
         formatter = TextFormatter(to.isatty() and not os.environ.get("NO_COLOR"))

@@ -17,6 +17,7 @@ from bide.model.context import CurrentJob
 from bide.model.payload.body import Body
 from bide.protocol.commands.enqueue import Prepared
 from bide.tasks.registry import Resource
+from bide.worker import lifespan
 from tests.support import jobs, surface
 from tests.support.workers import at_work, burst, eventually, worker
 
@@ -116,8 +117,9 @@ def test_one_that_cannot_be_opened_stops_the_worker_and_closes_the_others(queue:
         yield
 
     job = queue.enqueue(jobs.add, 1)
-    with pytest.raises(ConnectionError, match="no such database"):
+    with pytest.raises(ConnectionError, match="no such database") as caught:
         burst(queue)
+    assert "broken raised when it was opened" in caught.value.__notes__[0]
     assert jobs.seen == ["open pool", "close pool"]
     assert job.refresh().status is State.WAITING
     assert queue.counts().idle_workers == 0
@@ -154,6 +156,37 @@ def test_one_that_breaks_when_it_is_closed_keeps_no_other_open(
     assert job.refresh().status is State.COMPLETED
     assert jobs.seen[-1] == "close pool"
     assert "broken raised when it was closed" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_one_that_yields_twice_is_logged(
+    queue: Queue, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def async_one() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    def plain_one() -> Iterator[int]:
+        yield 1
+        yield 2
+
+    register(Resource(async_one if is_async else plain_one))
+    burst(queue)
+    assert "_one yielded twice; let it yield once" in caplog.text
+
+
+def test_one_that_opens_slowly_is_logged(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lifespan, "SLOW", 0.01)
+
+    def slow() -> Iterator[None]:
+        eventually(lambda: "is not open after 0.01 s" in caplog.text)
+        yield
+
+    register(Resource(slow))
+    burst(queue)
+    assert "slow is not open" in caplog.text
 
 
 def test_a_task_whose_resource_nobody_opened_fails_and_says_what_to_do(queue: Queue) -> None:

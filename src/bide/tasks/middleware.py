@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -98,6 +99,8 @@ class Middleware:
 
 M = TypeVar("M", bound=Middleware)
 
+_HOOKS: Final = ("enqueuing", "sending", "running", "failed")
+
 in_use: list[Middleware] = []
 """The middlewares of this process, outermost first."""
 
@@ -106,12 +109,22 @@ def add_middleware(middleware: M) -> M:
     """Add a middleware to all enqueues and runs of this process; the first one is outermost.
 
     Raises:
-        UsageError: it is not a `Middleware`.
+        UsageError: it is not a `Middleware`, has no hook but other methods, or was added before.
     """
     if not isinstance(middleware, Middleware):
         raise UsageError(
             f"add_middleware() needs an instance of a bide.Middleware, not {middleware!r}."
         )
+    kind = type(middleware)
+    is_new = {name: callable(value) for name, value in vars(kind).items() if name[0] != "_"}
+    own = [name for name, is_call in is_new.items() if is_call and name not in _HOOKS]
+    if own and all(getattr(kind, hook) is getattr(Middleware, hook) for hook in _HOOKS):
+        raise UsageError(
+            f"{kind.__qualname__} overrides no hook of bide.Middleware, and {own[0]} is never "
+            f"called; the hooks are {', '.join(_HOOKS)}."
+        )
+    if any(one is middleware for one in in_use):
+        raise UsageError(f"{middleware!r} was added before; add a middleware once.")
     in_use.append(middleware)
     return middleware
 
@@ -119,6 +132,24 @@ def add_middleware(middleware: M) -> M:
 def hearing_failures() -> list[Middleware]:
     """Return the middlewares in use that override `failed`."""
     return [one for one in in_use if type(one).failed is not Middleware.failed]
+
+
+T = TypeVar("T")
+
+
+def checked_context(around: T, middleware: Middleware, hook: str) -> T:
+    """Return what a hook returned, if it is a context manager."""
+    if hasattr(type(around), "__enter__") or hasattr(type(around), "__aenter__"):
+        return around
+    if inspect.iscoroutine(around):
+        around.close()
+    cure = ""
+    if inspect.isgenerator(around) or inspect.isasyncgen(around):
+        cure = f"; put @{'async' * inspect.isasyncgen(around)}contextmanager above it"
+    raise UsageError(
+        f"{type(middleware).__qualname__}.{hook} must return a context manager or None, not "
+        f"{type(around).__name__}{cure}."
+    )
 
 
 NOT_AROUND: Final = nullcontext()
@@ -136,7 +167,7 @@ def _around_sending(queue: str, jobs: Sequence[Prepared] | None) -> Iterator[Non
     with ExitStack() as stack:
         for middleware in in_use:
             if (around := middleware.sending(queue, jobs)) is not None:
-                stack.enter_context(around)
+                stack.enter_context(checked_context(around, middleware, "sending"))
         yield
         has_ended = True
     if not has_ended:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import lru_cache
 from types import FunctionType
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from bide.errors import UsageError
 from bide.model.ids import LONGEST_TASK, MAIN, module_of
@@ -219,10 +219,26 @@ class Resource(Generic[T]):
             )
         self.function: Final = function
         self.name: Final = f"{function.__module__}:{function.__qualname__}"
+        for one in inspect.signature(function).parameters.values():
+            is_rest = one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            if one.default is one.empty and not is_rest:
+                raise UsageError(
+                    f"The resource {self.name} has an argument {one.name!r}, and no caller passes "
+                    "one; give it a default, such as another resource's .injected."
+                )
         self._injected: Any = _Injected(self)
 
     def __repr__(self) -> str:
         return f"<Resource {self.name}>"
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Refuse a call: the value is open in a worker only."""
+            raise UsageError(
+                f"The resource {self.name} is opened by a worker, not by a call; take its value as "
+                f"an argument of the task: x={self.function.__name__}.injected."
+            )
 
     @property
     def injected(self) -> T:
@@ -242,10 +258,17 @@ class _Injected:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        self._refuse()
+
+    def _refuse(self, *_: Any) -> Any:
         raise UsageError(
             f"The resource {self.__bide_resource__.name} is open only in a worker; where you call "
             "the function yourself, pass the value."
         )
+
+    if not TYPE_CHECKING:  # what a caller does first with a value
+        __call__ = __getitem__ = __iter__ = __enter__ = __exit__ = _refuse
+        __aenter__ = __aexit__ = _refuse
 
 
 _resources: list[Resource[Any]] = []
@@ -255,7 +278,7 @@ _resources: list[Resource[Any]] = []
 def resource(function: Callable[..., AsyncIterator[T]], /) -> Resource[T]: ...
 @overload
 def resource(function: Callable[..., Iterator[T]], /) -> Resource[T]: ...
-def resource(function: Any, /) -> Resource[Any]:
+def resource(function: Any = None, /) -> Resource[Any]:
     """Register a resource: every worker of this process opens it when it starts.
 
         @bide.resource
@@ -269,6 +292,8 @@ def resource(function: Any, /) -> Resource[Any]:
     Raises:
         UsageError: the function is not a generator function.
     """
+    if function is None:
+        raise UsageError("Write @bide.resource above the function, without parentheses.")
     made: Resource[Any] = Resource(function)
     _resources.append(made)
     return made

@@ -85,11 +85,20 @@ class Access:
     ) -> None:
         """Set up; `local_role` is that of requests from this machine, without tokens and a hook."""
         for token in (viewer_token, operator_token):
+            if token is not None and token != token.strip():
+                raise UsageError(
+                    "A token has spaces or a line break around it, which no request can send; "
+                    "remove them."
+                )
             if token is not None and len(token) < SHORTEST_TOKEN:
                 raise UsageError(
                     f"A token of {len(token)} characters can be guessed; give one of "
                     f"{SHORTEST_TOKEN} or more, such as `openssl rand -hex 16` prints."
                 )
+        if authorize is not None and not callable(authorize):
+            raise UsageError(
+                f"authorize must be a function that takes a request, not {authorize!r}."
+            )
         if authorize and (viewer_token or operator_token):
             raise UsageError("Give either tokens or authorize=, which decides alone.")
         if viewer_token and viewer_token == operator_token:
@@ -105,6 +114,8 @@ class Access:
                 "No role is given: give app() an authorize= or tokens, or local_role='viewer' if "
                 "it is served only to this machine, without a proxy."
             )
+        if local_role and local_role not in list(Role):
+            raise UsageError(f"local_role must be 'viewer' or 'operator', not {local_role!r}.")
         self._local_role = Role(local_role or Role.VIEWER)
 
     @property
@@ -121,6 +132,15 @@ class Access:
             if found is None:
                 raise Refused(
                     "You have no permission for this dashboard; ask its administrator.", 403
+                )
+            if found not in list(Role):
+                log.error(
+                    "the function that decides roles returned %r; it must return 'viewer', "
+                    "'operator' or None",
+                    found,
+                )
+                raise Refused(
+                    "The dashboard cannot decide your role; its log has the details.", 500
                 )
             return Role(found)
         if self._tokens:

@@ -103,6 +103,14 @@ Answer = Callable[[AsyncSite, Request, Params, Role], Awaitable[Response]]
 Failed = Callable[[Request, Exception], Response]
 
 
+def _check_outboxes(outboxes: object) -> None:
+    if not isinstance(outboxes, Mapping):
+        raise UsageError(f"outboxes must be a dict of each Outbox by its name, not {outboxes!r}.")
+    for name, outbox in outboxes.items():
+        if not hasattr(outbox, "list_rows"):
+            raise UsageError(f"outboxes has {outbox!r} as {name!r}, which is not an Outbox.")
+
+
 def app(
     *,
     url: str | None = None,
@@ -144,6 +152,10 @@ def app(
     access = Access(viewer_token, operator_token, authorize, local_role)
     if outboxes and queues is not None:
         raise UsageError("An outbox has rows of all queues; give either outboxes= or queues=.")
+    if isinstance(queues, str):
+        raise UsageError(f"queues must be a list of names, such as [{queues!r}], not text.")
+    if outboxes is not None:
+        _check_outboxes(outboxes)
     masked = read_mask(mask)
 
     def make() -> AsyncSite:

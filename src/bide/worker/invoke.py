@@ -36,7 +36,7 @@ from bide.model.payload.body import Body, Envelope, check_id, decode_envelope, o
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands.worker import Lost
 from bide.tasks import middleware
-from bide.tasks.middleware import FailedAttempt, Middleware, hearing_failures
+from bide.tasks.middleware import FailedAttempt, Middleware, checked_context, hearing_failures
 from bide.tasks.task import Function, Policy, Target, TaskRegistry, is_async
 from bide.worker import outcome
 from bide.worker.lifespan import Lifespan
@@ -90,7 +90,7 @@ class Invocation(msgspec.Struct, frozen=True):
                 if hasattr(around, "__aenter__"):
                     await stack.enter_async_context(around)
                 elif around is not None:
-                    stack.enter_context(around)
+                    stack.enter_context(checked_context(around, middleware, "running"))
             return await self.target.function(*self.args, **self.kwargs)
 
     def run(self, wait: Wait) -> Any:
@@ -103,7 +103,7 @@ class Invocation(msgspec.Struct, frozen=True):
                 if hasattr(around, "__aenter__"):
                     stack.enter_context(_waited(around, wait))
                 elif around is not None:
-                    stack.enter_context(around)
+                    stack.enter_context(checked_context(around, middleware, "running"))
             return self.target.function(*self.args, **self.kwargs)
 
 

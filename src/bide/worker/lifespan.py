@@ -29,6 +29,14 @@ CLOSING: Final = 10.0
 """Seconds that each resource may take to close."""
 
 
+SLOW: Final = 10.0
+"""Seconds after which a resource that still opens is logged."""
+_OPENS: Final = "The resource %s is not open after %g s; the worker runs no job before that"
+
+_END: Final = object()
+"""What a generator gives that has ended."""
+
+
 class Lifespan:
     """The resources that one worker has open."""
 
@@ -51,12 +59,20 @@ class Lifespan:
     async def _open_one(self, resource: Resource[Any]) -> None:
         given = self.values_for(_needs(resource))
         generator = resource.function(**given)
+        late = threading.Timer(SLOW, log.warning, (_OPENS, resource.name, SLOW))
+        late.daemon = True
+        late.start()
         try:
             value = await anext(generator) if resource.is_async else next(generator)
         except (StopIteration, StopAsyncIteration):
             raise UsageError(
                 f"The resource {resource.name} ended without a yield; let it yield once."
             ) from None
+        except Exception as error:
+            error.add_note(f"The resource {resource.name} raised when it was opened")
+            raise
+        finally:
+            late.cancel()
         self._open.append((resource, generator))
         self._values[resource] = value
 
@@ -67,11 +83,13 @@ class Lifespan:
             try:
                 async with asyncio.timeout(CLOSING):
                     if resource.is_async:
-                        await anext(generator, None)
+                        left = await anext(generator, _END)
                         await generator.aclose()
                     else:
-                        next(generator, None)
+                        left = next(generator, _END)
                         generator.close()
+                if left is not _END:
+                    log.error("The resource %s yielded twice; let it yield once", resource.name)
             except TimeoutError:
                 log.warning("The resource %s took more than %g s to close", resource.name, CLOSING)
             except BaseException:  # also a SystemExit: the other resources must be closed
