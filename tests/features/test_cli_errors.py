@@ -25,6 +25,9 @@ ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
     [
         (["inof"], 2, "no command 'inof'; did you mean 'info'? See `bide --help`."),
         (["zzz"], 2, "no command 'zzz'; there are demo, dev, worker, "),
+        (["pause"], 2, "did you mean `queues pause` or `cron pause` or `workers pause`?"),
+        (["enqueue", "shop:greet", "-5"], 2, "begins with a minus stands behind --."),
+        (["web", "--listen", "127.0.0.1"], 2, "--listen '127.0.0.1' is not a port"),
         (["queues", "puase"], 2, "did you mean 'pause' or 'purge'? See `bide queues --help`."),
         (["--jsn"], 2, "--jsn"),
         (["info", "--jsn"], 2, "--json"),

@@ -215,7 +215,7 @@ def test_a_file_that_another_user_may_have_planted_is_not_read(
         ("[tool.bide.worker]\nconcurrency = true", "1 or more, not True"),
         ("[tool.bide.worker]\nlease = 'soon'", "[tool.bide.worker] of {file}: lease='soon' is not"),
         ("[tool.bide.worker]\ngrace = -1", "grace must not be negative"),
-        ("[tool.bide]\nworkers = 3", "[tool.bide.workers.NAME] of {file} is not a table"),
+        ("[tool.bide]\nworkers = 3", "workers in [tool.bide] of {file} must be tables"),
         ("[tool.bide.workers]\nqueues = ['a']", "such as [tool.bide.workers.mail]"),
         ("[tool.bide.workers.'a b']\nworkers = 1", "has a worker 'a b'; its name must have"),
         (

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bide
-from bide import PayloadError, Queue, Retry, UsageError, chain
+from bide import PayloadError, Queue, Retry, TaskNotFound, UsageError, chain, logs
+from bide.client.config import _read
 from bide.client.url import resolve_url
 from bide.model.payload.body import encode_result
+from bide.tasks.middleware import checked_context
+from bide.tasks.task import import_module
+from bide.testing import isolated_registry
+from bide.web import app
 
 pytestmark = pytest.mark.bide_real_server  # a queue that no call of these reaches
 
@@ -112,3 +118,149 @@ def test_urls_that_are_nearly_right(url: str, says: str) -> None:
 def test_urls_that_say_one_thing_twice_or_name_a_user_of_a_socket_are_right() -> None:
     for url in ("redis://host/1?db=1", "unix://user:password@/run/v.sock?db=1", "redis://[::1]/0"):
         assert resolve_url(url) == url
+
+
+class Late(bide.Middleware):
+    def runing(self, job: bide.CurrentJob) -> None: ...
+
+
+class Traced(bide.Middleware):
+    def sending(self, queue: str, jobs: Any) -> Any:
+        yield
+
+    async def running(self, job: bide.CurrentJob) -> None:  # type: ignore[override]
+        ...
+
+
+def test_a_middleware_has_a_hook_and_is_added_once() -> None:
+    with isolated_registry():
+        with pytest.raises(
+            UsageError, match=r"Late overrides no hook .*, and runing is never called"
+        ):
+            bide.add_middleware(Late())
+        traced = bide.add_middleware(Traced())
+        with pytest.raises(UsageError, match="was added before"):
+            bide.add_middleware(traced)
+        bide.add_middleware(Traced())  # another object may do something else
+        bide.add_middleware(bide.Middleware())
+
+
+def test_a_hook_that_is_a_generator_needs_a_decorator() -> None:
+    with isolated_registry():
+        traced: Any = bide.add_middleware(Traced())
+        with pytest.raises(
+            UsageError, match=r"Traced\.sending must .* not generator; put @contextmanager above it"
+        ):
+            queue.enqueue(task, 1)
+        with pytest.raises(UsageError, match=r"Traced\.running must .* or None, not coroutine\.$"):
+            checked_context(traced.running(None), traced, "running")
+
+
+def test_resources() -> None:
+    def needs_a_url(url: str) -> Iterator[str]:
+        yield url
+
+    def opened() -> Iterator[str]:
+        yield "value"
+
+    with isolated_registry():
+        with pytest.raises(UsageError, match="has an argument 'url', and no caller passes one"):
+            bide.resource(needs_a_url)
+        with pytest.raises(UsageError, match="without parentheses"):
+            bide.resource()  # type: ignore[call-overload]
+        made: Any = bide.resource(opened)
+    with pytest.raises(UsageError, match=r"take its value as an argument .*opened\.injected"):
+        made()
+    for use in (lambda x: x(), lambda x: x["a"], list, enter, lambda x: x.get):
+        with pytest.raises(UsageError, match="is open only in a worker"):
+            use(made.injected)
+
+
+def enter(value: Any) -> None:
+    with value:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (lambda: bide.Worker("q", modules=bide), "modules must be names such as 'shop.tasks'"),  # type: ignore[arg-type]
+        (lambda: bide.Worker("q", modules=[resize]), "modules must be names"),  # type: ignore[list-item]
+        (lambda: bide.Worker(bide.DelayQueue("q")), "serves queues of jobs, or their names, not"),  # type: ignore[arg-type]
+        (lambda: bide.Worker("q", executor="process", max_rss=500), "write for example '500MB'"),
+        (lambda: logs.setup(stream="worker.log"), "stream must be an open file"),  # type: ignore[arg-type]
+    ],
+)
+def test_workers_and_logs(mistake: Callable[[], Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        mistake()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"queues": "mail"}, r"a list of names, such as \['mail'\]"),
+        ({"local_role": "admin"}, "'viewer' or 'operator', not 'admin'"),
+        ({"authorize": "operator"}, "must be a function that takes a request"),
+        ({"outboxes": ["shop"]}, "must be a dict of each Outbox by its name"),
+        ({"outboxes": {"shop": queue}}, "which is not an Outbox"),
+        ({"viewer_token": "0123456789abcdef\n"}, "line break around it"),
+    ],
+)
+def test_the_dashboard(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        app(**({"local_role": "viewer"} | given))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[bide]\nurl = 'x'", r"has a table \[bide\], which has no effect; write \[tool\.bide\]"),
+        ("[tools.bide.worker]\n", r"has a table \[tools\.bide\]"),
+        ("[tool.bide]\nworkers = 3", r"write workers = 3 into \[tool\.bide\.worker\]"),
+    ],
+)
+def test_tables_of_the_file(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=says):
+        _read(tmp_path / "pyproject.toml")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(b"\xef\xbb\xbf[tool.bide]\nprefix = 'shop'")
+    assert _read(tmp_path / "pyproject.toml").prefix == "shop"
+
+
+def test_modules_that_are_not_what_they_seem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "queue.py").touch()
+    (tmp_path / "with_arguments.py").write_text("import sys; sys.exit(2)")
+    with pytest.raises(UsageError, match=r"imported instead of queue\.py; rename that file"):
+        import_module("queue")
+    with pytest.raises(TaskNotFound, match=r"SystemExit: 2\).* `if __name__ == '__main__':`"):
+        import_module("with_arguments")
+    assert import_module("json")
+
+
+@pytest.mark.parametrize(
+    ("look", "says"),
+    [
+        (lambda: task.s, r"write task\.prepare"),
+        (lambda: task.enqueue_many, r"write queue\.enqueue_many\(task\.prepare"),
+        (lambda: untyped(queue).enqueue_in, r"write queue\.enqueue\(function, \.\.\., delay="),
+        (lambda: untyped(queue).empty, r"'Queue' object has .* write queue\.purge\(\)\.$"),
+        (lambda: untyped(queue).nothing, "'Queue' object has no attribute 'nothing'$"),
+        (lambda: untyped(bide.Job(queue, "a")).get_status, r"write job\.refresh\(\)\.status"),
+        (lambda: untyped(bide).task, r"no attribute 'task'; write queue\.task, with queue = bide"),
+    ],
+)
+def test_names_of_other_libraries(look: Callable[[], Any], says: str) -> None:
+    with pytest.raises(AttributeError, match=says):
+        look()
+
+
+def untyped(value: Any) -> Any:
+    return value

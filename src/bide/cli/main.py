@@ -201,7 +201,10 @@ def run(
         return code if isinstance(code, int) else OK
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else program
-        return _say(f"{error.format_message()} See `{path} --help`.", USAGE)
+        said = error.format_message()
+        if isinstance(error, click.NoSuchOption) and error.option_name[1:2].isdigit():
+            said += " An argument that begins with a minus stands behind --."
+        return _say(f"{said} See `{path} --help`.", USAGE)
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code)
     except BideError as error:
@@ -220,6 +223,8 @@ def run(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno in _UNWRITABLE:
             return _say(f"The output cannot be written ({error.strerror}).", FAILED)
+        if note := next(iter(getattr(error, "__notes__", ())), ""):
+            return _say(f"{note} ({type(error).__name__}: {error}); correct the cause.", FAILED)
         return _say(f"The system refused something: {error}.", FAILED)
 
 

@@ -320,7 +320,14 @@ class CommandGroup(click.Group):
             name = args[0]
             if name.startswith("-"):
                 raise click.NoSuchOption(name, ctx=ctx)
-            end = did_you_mean(name, self.commands) or f"; there are {', '.join(self.commands)}."
+            inner = [
+                f"`{group} {name}`"
+                for group, one in self.commands.items()
+                if isinstance(one, click.Group) and name in one.commands
+            ]
+            end = f"; did you mean {' or '.join(inner)}?" if inner else ""
+            end = end or did_you_mean(name, self.commands)
+            end = end or f"; there are {', '.join(self.commands)}."
             ctx.fail(f"There is no command {name!r}{end}")
         return super().resolve_command(ctx, args)
 

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,10 +40,18 @@ from bide.worker.executors import CONCURRENCY, EXECUTORS, processors, uses_proce
 from bide.worker.lifespan import leave_threads_behind
 from bide.worker.relay import load_outbox, outbox_beside
 from bide.worker.supervisor import Supervisor, WorkerConfig
-from bide.worker.worker import GRACE, LEASE
+from bide.worker.worker import GRACE, LEASE, check_options
 
 if TYPE_CHECKING:
     import rq
+
+
+def _one_profile(ctx: click.Context, param: click.Parameter, names: Sequence[str]) -> str | None:
+    if len(names) > 1:
+        raise UsageError(
+            "--profile is given twice; start a command for each profile, or all of them with --all."
+        )
+    return next(iter(names), None)
 
 
 @click.command()
@@ -81,7 +90,13 @@ if TYPE_CHECKING:
     "Port that answers /livez, /readyz and /metrics. Without HOST the port is open on all "
     "IPv4 interfaces (0.0.0.0); 127.0.0.1:PORT answers this machine only.",
 )
-@option("--profile", "NAME", "Profile to start: [tool.bide.workers.NAME] in pyproject.toml.")
+@option(
+    "--profile",
+    "NAME",
+    "Profile to start: [tool.bide.workers.NAME] in pyproject.toml.",
+    multiple=True,
+    callback=_one_profile,
+)
 @flag("--all all_profiles", "Start the workers of all profiles, under one supervisor.")
 @flag("--burst", "Stop when nothing is due.")
 @option(
@@ -141,6 +156,12 @@ def worker(
     log = (log_format or told.log_format, logging.DEBUG if verbose else None)
     logs.setup(*log)
     import_from_here()
+    for module in modules:
+        if module in told.workers and find_spec(module) is None:
+            raise UsageError(
+                f"There is no module {module!r}, but a worker profile of this name; write "
+                f"--profile {module}."
+            )
     given["max_rss"] = None if max_rss is None else to_bytes(max_rss, "--max-rss")
     health = read_address(health_port) if health_port is not None else None
     found: list[tuple[dict[str, Any], int]] = []
@@ -148,7 +169,11 @@ def worker(
         served = served_modules(modules, its)
         if not served:
             raise UsageError(_no_module(told, name))
-        options = worker_options(queues, its, modules=served, **given)
+        try:
+            options = worker_options(queues, its, modules=served, **given)
+            check_options(options)
+        except UsageError as error:
+            raise UsageError(f"worker profile {name}: {error}" if name else str(error)) from None
         if name:
             options.setdefault("name", f"{name}.{socket.gethostname()}")
         found.append((options, workers or its.workers or 1))
@@ -186,7 +211,7 @@ def _no_module(told: Settings, profile: str) -> str:
     table = f"[tool.bide.workers.{profile}]" if profile else "[tool.bide.worker]"
     text = (
         "No MODULE is given: name those whose functions may run, as in `bide worker shop.tasks`, "
-        f"or set modules in {table} of pyproject.toml"
+        f"or set modules in {table} of {told.file or 'pyproject.toml'}"
     )
     names = ", ".join(told.workers)
     return f"{text}." if profile or not names else f"{text}, or start a profile ({names}) of it."
@@ -245,7 +270,7 @@ def web(
             raise
         raise UsageError("The dashboard needs `pip install 'bide[web]'`.") from None
 
-    host, port = read_address(listen if ":" in listen else f"127.0.0.1:{listen}", "--listen")
+    host, port = read_address(f"127.0.0.1:{listen}" if listen.isdecimal() else listen, "--listen")
     if not credentials_are_set() and host != "localhost" and not is_loopback(host):
         raise UsageError(
             f"--listen {listen} would let other machines in, and no token is set; set "

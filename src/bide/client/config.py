@@ -259,7 +259,7 @@ def _read(file: Path) -> Settings:
     import tomllib  # imported only if there is a file
 
     try:
-        content = tomllib.loads(file.read_text("utf-8"))
+        content = tomllib.loads(file.read_text("utf-8-sig"))
     except OSError as error:
         raise UsageError(
             f"{file} cannot be read ({error.strerror}); change its permissions, or set $BIDE_URL "
@@ -270,6 +270,10 @@ def _read(file: Path) -> Settings:
     tool = content.get("tool")
     table = tool.get("bide") if isinstance(tool, dict) else None
     if table is None:
+        tools = content.get("tools")
+        odd = "[tools.bide]" if isinstance(tools, dict) and "bide" in tools else "[bide]"
+        if odd == "[tools.bide]" or "bide" in content:
+            raise UsageError(f"{file} has a table {odd}, which has no effect; write [tool.bide].")
         return Settings(file=file)
     if not isinstance(table, dict):
         raise UsageError(_NO_TABLE.format(f"[tool.bide] of {file}"))
@@ -288,7 +292,10 @@ _NO_TABLE: Final = "{} is not a table; write its keys under it, one per line."
 def _profiles(tables: Any, base: dict[str, Any], file: Path) -> dict[str, WorkerSettings]:
     """Read `[tool.bide.workers.NAME]`; the keys that a profile lacks are those of `base`."""
     if not isinstance(tables, dict):
-        raise UsageError(_NO_TABLE.format(f"[tool.bide.workers.NAME] of {file}"))
+        raise UsageError(
+            f"workers in [tool.bide] of {file} must be tables, such as [tool.bide.workers.mail]; "
+            "to start several workers, write workers = 3 into [tool.bide.worker]."
+        )
     found = {}
     for name, table in tables.items():
         if not isinstance(table, dict):

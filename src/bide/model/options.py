@@ -441,3 +441,63 @@ def check_names(options: Iterable[str], kind: type = Options) -> None:
                 f"There is no option {name!r} here; there are {there}. A function's own "
                 "arguments are given where it is enqueued."
             )
+
+
+# -- names of other libraries
+
+OF_TASKS: Final = {
+    "delay": "task.enqueue(...), or with a delay task.later('10m').enqueue(...)",
+    "apply_async": "task.options(delay=..., queue=...).enqueue(*args, **kwargs)",
+    "send": "task.enqueue(...)",
+    "send_with_options": "task.options(delay=...).enqueue(*args, **kwargs)",
+    **dict.fromkeys(("s", "si", "signature", "message"), "task.prepare(...) for enqueue_many"),
+    **dict.fromkeys(
+        ("enqueue_many", "map", "starmap", "chunks"),
+        "queue.enqueue_many(task.prepare(one) for one in ...)",
+    ),
+}
+"""The calls of other libraries that enqueue a task, and the calls of bide."""
+
+OF_QUEUES: Final = {
+    "enqueue_in": "queue.enqueue(function, ..., delay='10m')",
+    "enqueue_at": "queue.enqueue(function, ..., at=moment)",
+    "enqueue_job": "queue.enqueue(function, ...)",
+    "add": "queue.enqueue(function, ...)",
+    "put": "queue.enqueue(function, ...)",
+    "fetch_job": "queue.fetch(id)",
+    "get_job": "queue.fetch(id)",
+    "get_jobs": "queue.jobs(state)",
+    "count": "queue.counts()",
+    "size": "queue.counts()",
+    "empty": "queue.purge()",
+    "remove": "queue.cancel(id)",
+    "delete": "queue.where(...).delete(), or queue.delete_many(ids)",
+    "retry": "queue.where(state='failed').retry(), or queue.retry_many(ids)",
+}
+"""The same of queues."""
+
+OF_JOBS: Final = {
+    "get_id": "job.id",
+    "get_status": "job.refresh().status",
+    "state": "job.status",
+    "ready": "job.refresh().finished",
+    "is_finished": "job.refresh().finished",
+    "is_failed": "job.refresh().status == 'failed'",
+    "get": "job.wait(timeout=...)",
+    "return_value": "job.refresh().result, or job.wait(timeout=...)",
+    "latest_result": "job.refresh().result, or job.wait(timeout=...)",
+    "exc_info": "job.error",
+    "revoke": "job.cancel()",
+    "forget": "job.delete()",
+    "requeue": "job.retry()",
+}
+"""The same of jobs."""
+
+
+def not_here(holder: object, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that is missing, with the call of bide that is meant."""
+    call = elsewhere.get(name)
+    hint = f"; write {call}." if call else ""
+    return AttributeError(
+        f"{type(holder).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=holder
+    )

@@ -38,6 +38,8 @@ from bide.model.limits import (
 )
 from bide.model.options import (
     CONSTRAINTS,
+    OF_QUEUES,
+    OF_TASKS,
     GroupSettings,
     Options,
     QueueSettings,
@@ -45,6 +47,7 @@ from bide.model.options import (
     check_concurrency,
     check_names,
     has_dedup,
+    not_here,
 )
 from bide.model.payload.body import Body, is_item
 from bide.model.payload.serializers import CODECS, Codec, pack
@@ -182,6 +185,12 @@ class QueueCore(Generic[C]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise an error that names the call of bide, for calls that other libraries have."""
+            raise not_here(self, name, OF_QUEUES)
 
     @property
     def url(self) -> str:
@@ -605,15 +614,6 @@ R = TypeVar("R")
 Q = TypeVar("Q", bound="Queue | AsyncQueue")
 
 
-_CALLS_ELSEWHERE: Final = {
-    "delay": "task.enqueue(...), or with a delay task.later('10m').enqueue(...)",
-    "apply_async": "task.options(delay=..., queue=...).enqueue(*args, **kwargs)",
-    "send": "task.enqueue(...)",
-    "send_with_options": "task.options(delay=...).enqueue(*args, **kwargs)",
-}
-"""The calls of other libraries that enqueue a task, and the calls of bide."""
-
-
 class TaskCall(Generic[P, R, Q]):
     """A task with options: ready to be given its arguments."""
 
@@ -642,13 +642,7 @@ class TaskCall(Generic[P, R, Q]):
 
         def __getattr__(self, name: str) -> Any:
             """Raise an error that names the call of bide, for calls that other libraries have."""
-            call = _CALLS_ELSEWHERE.get(name)
-            hint = f"; write {call}." if call else ""
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
-                name=name,
-                obj=self,
-            )
+            raise not_here(self, name, OF_TASKS)
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Refuse a call of a task with options, whose `enqueue` was forgotten."""

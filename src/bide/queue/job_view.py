@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from bide.errors import (
     JobCancelled,
@@ -26,7 +26,7 @@ from bide.model.durations import describe, from_us
 from bide.model.history import Attempt, LogLine, Progress
 from bide.model.ids import made_us, short_id
 from bide.model.job import FINISHED, Snapshot, State
-from bide.model.options import Durability
+from bide.model.options import OF_JOBS, Durability, not_here
 from bide.model.payload.body import Body, ErrorInfo, is_pickled
 from bide.model.payload.signing import Seal
 from bide.model.retry import Retry
@@ -68,6 +68,12 @@ class JobView(Generic[R]):
     def __repr__(self) -> str:
         state = f" {self._snapshot.state}" if self._snapshot else ""
         return f"<{type(self).__name__} {short_id(self.id)}{state}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise an error that names the call of bide, for calls that other libraries have."""
+            raise not_here(self, name, OF_JOBS)
 
     def _seen(self) -> Snapshot:
         return self._unread() if self._snapshot is None else self._snapshot

@@ -364,16 +364,36 @@ def import_module(name: str) -> Any:
             f"{name.partition(':')[0]!r} instead."
         )
     try:
-        return importlib.import_module(name)
-    except Exception as error:
+        found = importlib.import_module(name)
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"
         raise TaskNotFound(
             f"The module {name!r} cannot be imported ({reason}); {_cure(name, error)}."
         ) from error
+    _check_is_own(name.partition(".")[0])
+    return found
 
 
-def _cure(module: str, error: Exception) -> str:
+def _check_is_own(root: str) -> None:
+    """Refuse a module of Python that has the name of a file here, which is probably meant."""
+    own = f"{root}.py"
+    if root not in sys.stdlib_module_names or not os.path.isfile(own):
+        return
+    found = getattr(sys.modules.get(root), "__file__", None) or "built in"
+    if os.path.realpath(found) != os.path.realpath(own):
+        raise UsageError(
+            f"{root!r} is a module of Python ({found}), which is imported instead of {own}; rename "
+            "that file."
+        )
+
+
+def _cure(module: str, error: BaseException) -> str:
     """Return what to do about an error at the import of a module, for the end of a sentence."""
+    if isinstance(error, SystemExit):
+        return (
+            "it was found, and its code ended the program: put that code under "
+            "`if __name__ == '__main__':`"
+        )
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is not None and (module == missing or module.startswith(f"{missing}.")):
         return "start from the directory that holds it, or install it"

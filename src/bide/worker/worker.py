@@ -10,7 +10,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -114,6 +114,39 @@ GRACE: Final = 30.0
 _SHORTEST_LEASE_US: Final = 300_000
 
 
+def checked_modules(modules: Any) -> list[str]:
+    """Return names of modules as a list."""
+    names = [modules] if isinstance(modules, str) else modules
+    listed = list(names) if isinstance(names, Iterable) else [names]
+    for name in listed:
+        if not isinstance(name, str):
+            raise UsageError(f"modules must be names such as 'shop.tasks', not {name!r}.")
+    return listed
+
+
+def checked_queues(queues: Any) -> list[Queue | AsyncQueue | str]:
+    """Return queues as a list."""
+    is_one = isinstance(queues, str | Queue | AsyncQueue) or not isinstance(queues, Iterable)
+    listed = [queues] if is_one else list(queues)
+    for queue in listed:
+        if not isinstance(queue, str | Queue | AsyncQueue):
+            raise UsageError(f"A worker serves queues of jobs, or their names, not {queue!r}.")
+    return listed
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check the options of a `Worker` as far as this needs neither its modules nor the server.
+
+    Raises:
+        UsageError: an option is invalid.
+    """
+    names = ("concurrency", "max_jobs", "max_rss")
+    check_limits(options.get("executor", "auto"), *(options.get(name) for name in names))
+    queues = [check_name(queue, "queue name") for queue in options.get("queues") or ()]
+    if queues:
+        make_order(options.get("strategy", "strict"), queues)
+
+
 class Worker:
     """Runs the jobs of queues until it is stopped.
 
@@ -181,11 +214,11 @@ class Worker:
             TaskNotFound: a module cannot be imported.
         """
         self._limits = limits = check_limits(executor, concurrency, max_jobs, max_rss)
-        self._modules = [modules] if isinstance(modules, str) else list(modules)
+        self._modules = checked_modules(modules)
         self._served = TaskRegistry(self._modules, limits.executor)
         if queues is None:
             queues = queues_of(self._modules, resolve_url(url), resolve_prefix(prefix))
-        given = [queues] if isinstance(queues, str | Queue | AsyncQueue) else list(queues)
+        given = checked_queues(queues)
         if not given:
             raise UsageError("A worker needs at least one queue; give its name.")
         self._max_idle = None if max_idle is None else to_us(max_idle, "max_idle") / 1e6

@@ -332,7 +332,9 @@ def test_a_profile_that_cannot_be_meant_ends_them_all(tmp_path: Path, one_url: s
         assert unit.wait() == 2
     errors = [line for line in unit.log.splitlines() if line.startswith("Error")]
     assert len(errors) == 1
+    assert errors[0].startswith("Error: worker profile slow: executor must be one of")
     assert "not 'proces'" in errors[0]
+    assert "serves work" not in unit.log, "no worker was started"
 
 
 def test_one_profile_is_one_worker_in_this_process(
@@ -351,6 +353,8 @@ def test_one_profile_is_one_worker_in_this_process(
         (["--profile", "wokr"], "no worker profile 'wokr'; did you mean 'work'?"),
         (["--profile", "mail"], "no worker profile 'mail'; there are work, slow."),
         (["--profile", "work", "--all"], "give one of these"),
+        (["--profile", "work", "--profile", "slow"], "--profile is given twice; start a command"),
+        (["work"], "There is no module 'work', but a worker profile of this name; write --profile"),
         (["--all", "-q", "work"], "leave out -q and --strategy"),
     ],
 )

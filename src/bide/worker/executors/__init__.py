@@ -49,6 +49,10 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
+LEAST_RSS: Final = 1_000_000
+"""Bytes; the interpreter alone takes more."""
+
+
 def check_limits(
     executor: ExecutorKind, concurrency: int | None, max_jobs: int | None, max_rss: int | str | None
 ) -> ExecutorLimits:
@@ -73,6 +77,11 @@ def check_limits(
     if max_jobs is not None and executor == "fork":
         raise UsageError("max_jobs= has no effect with executor='fork': a process runs one job.")
     most = None if max_rss is None else to_bytes(max_rss, "max_rss")
+    if most is not None and most < LEAST_RSS:
+        raise UsageError(
+            f"max_rss={max_rss!r} is in bytes, and less than any child needs; write for example "
+            "'500MB'."
+        )
     return ExecutorLimits(executor, concurrency, max_jobs, most)
 
 
