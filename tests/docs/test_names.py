@@ -130,6 +130,7 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
             "app.app_context",
             "INSTALLED_APPS",
             "LOGIN_URL",
+            "--timeout-graceful-shutdown",
         ),
         *("DJANGO_ALLOW_ASYNC_UNSAFE", "max_connections"),
     ),
