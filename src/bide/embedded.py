@@ -215,6 +215,10 @@ class Server:
         if directory is None:
             directory = self._temporary()
         self.directory = directory.absolute()
+        if self.directory.exists() and not self.directory.is_dir():
+            raise ServerError(f"{self.directory} is a file, and not a directory: remove it")
+        if isinstance(extra, str):
+            raise ServerError("extra is a list of words, such as ('--maxmemory', '10mb'), not text")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._log = self.directory / "server.log"
         self._options = [

@@ -398,3 +398,10 @@ def test_a_queue_with_a_server_of_its_own_is_told(tmp_path: Path, start: Start) 
     (tmp_path / "app.py").write_text(APP.replace('"letters"', '"letters", url="redis://elsewhere"'))
     dev = start("app.py")
     dev.wait_for(r"jobs of app:hello go to redis://elsewhere \(queue letters\)")
+
+
+def test_a_file_in_the_place_of_its_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / ".bide").touch()
+    said = error_of(bide(tmp_path, "dev", "app.py"), 2)
+    assert ".bide is a file, and `bide dev` needs a directory of this name" in said

@@ -11,8 +11,10 @@ import pytest
 
 import bide
 from bide import PayloadError, Queue, Retry, TaskNotFound, UsageError, chain, logs
+from bide.cli.options import import_from_here
 from bide.client.config import _read
 from bide.client.url import resolve_url
+from bide.embedded import Server, ServerError
 from bide.model.payload.body import encode_result
 from bide.tasks.middleware import checked_context
 from bide.tasks.task import import_module
@@ -181,6 +183,11 @@ def enter(value: Any) -> None:
         raise AssertionError
 
 
+def wait() -> Any:
+    """What a coroutine function has returned, if it was called by mistake."""
+    return object()
+
+
 @pytest.mark.parametrize(
     ("mistake", "says"),
     [
@@ -188,6 +195,7 @@ def enter(value: Any) -> None:
         (lambda: bide.Worker("q", modules=[resize]), "modules must be names"),  # type: ignore[list-item]
         (lambda: bide.Worker(bide.DelayQueue("q")), "serves queues of jobs, or their names, not"),  # type: ignore[arg-type]
         (lambda: bide.Worker("q", executor="process", max_rss=500), "write for example '500MB'"),
+        (lambda: bide.Worker("q").run(beside=wait()), "beside must be a coroutine function"),
         (lambda: logs.setup(stream="worker.log"), "stream must be an open file"),  # type: ignore[arg-type]
     ],
 )
@@ -264,3 +272,20 @@ def test_names_of_other_libraries(look: Callable[[], Any], says: str) -> None:
 
 def untyped(value: Any) -> Any:
     return value
+
+
+def test_what_an_embedded_server_cannot_start_with(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ServerError, match="is a file, and not a directory"):
+        Server.start(tmp_path / "file")
+    with pytest.raises(ServerError, match="extra is a list of words"):
+        Server.start(extra="--maxmemory 10mb")
+
+
+def test_a_working_directory_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(UsageError, match="The working directory was removed"):
+        import_from_here()

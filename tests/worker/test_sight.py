@@ -124,6 +124,41 @@ def test_a_module_without_anything_to_run_is_told(shop: Path, one_url: str) -> N
     assert warnings(log_of(shop, one_url, "plain_", "empty_", "-q", "mail")) == []
 
 
+def test_a_decorator_above_that_of_the_task_is_told(shop: Path, one_url: str) -> None:
+    (shop / "above_.py").write_text(ABOVE)
+    queue = Queue("above", url=one_url)
+    assert bide(shop, "enqueue", "above_:f", url=one_url).returncode == 0
+    log = log_of(shop, one_url, "above_")
+    assert warnings(log) == [
+        "above_:f has a decorator above the decorator of its task, so its jobs run without that; "
+        "put it below"
+    ]
+    assert queue.counts().completed == 1, "and not in the queue default"
+    queue.close()
+
+
+ABOVE = """
+import functools
+import bide
+
+def twice(function):
+    @functools.wraps(function)
+    def call():
+        return 2 * function()
+    return call
+
+queue = bide.Queue("above")
+
+@twice
+@queue.task
+def f(): return 1
+
+@queue.task
+@twice
+def g(): return 1
+"""
+
+
 @pytest.mark.slow
 def test_a_misspelt_queue_is_told(shop: Path, one_url: str) -> None:
     assert warnings(log_of(shop, one_url, "shop", "-q", "odrers")) == [

@@ -388,6 +388,10 @@ class Dev:
         """Run until SIGINT, SIGTERM or SIGHUP, and end all processes."""
         linux.become_subreaper()
         home = self._here / HOME
+        if home.exists() and not home.is_dir():
+            raise UsageError(
+                f"{home} is a file, and `bide dev` needs a directory of this name; remove the file."
+            )
         home.mkdir(exist_ok=True)
         (home / ".gitignore").write_text("*\n")
         try:

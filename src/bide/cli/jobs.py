@@ -56,7 +56,7 @@ from bide.queue.select import (
     read_over,
     read_value,
 )
-from bide.tasks.registry import task_name
+from bide.tasks.registry import task_inside, task_name
 from bide.tasks.task import import_task, signature_of
 from bide.views._sync import Site
 from bide.views.job import full
@@ -388,6 +388,7 @@ def enqueue(
     if not no_check:
         import_from_here()
         function = import_task(name, all_modules())
+        function = task_inside(function) or function
         if not queue and isinstance(function, Task | AsyncTask):
             queue = function.queue.name
         signature = signature_of(function, name)

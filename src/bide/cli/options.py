@@ -263,8 +263,12 @@ NO_PROFILES: Final = "; write each into a table [tool.bide.workers.NAME] of pypr
 
 def import_from_here() -> None:
     """Make modules of the working directory importable, as `python -m` does."""
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("The working directory was removed; change to another one.") from None
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
 
 
 def import_configured(otherwise: str) -> list[str]:

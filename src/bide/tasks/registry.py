@@ -117,6 +117,14 @@ def _move(defined: Any) -> str:
     return "move it to a module and import it from there"
 
 
+def task_inside(function: Any) -> Any:
+    """Return the task that a function wraps, as `functools.wraps` notes it; None without one."""
+    while (function := getattr(function, "__wrapped__", None)) is not None:
+        if isinstance(function, NamedTask):
+            return function
+    return None
+
+
 def is_given(name: str) -> bool:
     """Whether a name can be given to a task: a word of letters, digits, `_` and `-`."""
     return name.replace("-", "_").isidentifier()

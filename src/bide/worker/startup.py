@@ -30,6 +30,7 @@ from bide.protocol.keys import Keys
 from bide.queue import AsyncQueue, Queue
 from bide.queue.binding import TaskQueue, known_task_queues
 from bide.queue.core import TaskCall, declared_of, declaring_queues
+from bide.tasks.registry import task_inside
 from bide.tasks.task import defaults_of, policy_of, registering_modules
 from bide.worker.heartbeat import set_declared
 from bide.worker.loop import LOG_EVERY, pause_after
@@ -237,6 +238,16 @@ def tasks_longer_than(seconds: float, queues: Sequence[str]) -> list[str]:
     return [name for name in names if policy_of(defaults_of(name)).timeout > seconds]
 
 
+def _decorated(modules: Sequence[str]) -> list[str]:
+    """Return the functions that wrap a task, as a decorator above that of the task does."""
+    found = []
+    for module in modules:
+        for name, value in list(vars(sys.modules[module]).items()):
+            if type(value) is FunctionType and task_inside(value) is not None:
+                found.append(f"{module}:{name}")
+    return found
+
+
 async def warn(
     client: aio.AsyncClient,
     everywhere: Keys,
@@ -259,6 +270,12 @@ async def warn(
             "%s: no task and no function is defined there, so this worker has nothing to run; "
             "start it with the modules of your tasks",
             ", ".join(modules),
+        )
+    for name in _decorated(modules):
+        log.warning(
+            "%s has a decorator above the decorator of its task, so its jobs run without that; put "
+            "it below",
+            name,
         )
     for task_queue, tasks in of_queues.items():
         if not tasks:

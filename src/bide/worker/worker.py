@@ -310,6 +310,8 @@ class Worker:
             ClientTooOld: a newer bide has changed the layout of one of the queues.
         """
         lifespan.check_none_runs()
+        if beside is not None and not callable(beside):
+            raise UsageError(f"beside must be a coroutine function, not called, not {beside!r}.")
         # Modules imported so far live as long as the process. Frozen, they are not scanned by the
         # garbage collector, which would stop all jobs for some 20 ms each time.
         gc.collect()

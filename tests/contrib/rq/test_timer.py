@@ -391,3 +391,23 @@ def test_a_connection_that_decodes_replies(one_connection: redis.Redis) -> None:
     one_connection.zadd("rq:delay_queue:mail", {"nobody": 1})
     assert Timer(DelayQueue("mail", decodes)).work(burst=True) == 0
     assert not one_connection.exists("rq:delay_queue:mail")
+
+
+def test_a_task_of_bide_is_no_function_of_rq(one_connection: redis.Redis) -> None:
+    task = bide.Queue("mail").task(jobs.add)
+    queue = DelayQueue("mail", one_connection)
+    with pytest.raises(UsageError, match="is a task of bide, and RQ runs plain functions"):
+        queue.enqueue(task, 1, delay="1s")
+    with pytest.raises(UsageError, match="is a task of bide"):
+        queue.enqueue_call(task, (1,))
+
+
+def test_a_delay_in_the_place_of_a_moment_is_logged(
+    one_connection: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = DelayQueue("mail", one_connection)
+    queue.enqueue_delay_job(queue.create_job(jobs.add, args=(1,)), 60)
+    assert "got ts=60, a moment before 1974" in caplog.text
+    caplog.clear()
+    queue.enqueue_delay_job(queue.create_job(jobs.add, args=(1,)), time.time() + 60)
+    assert caplog.text == ""

@@ -32,7 +32,10 @@ from rq.utils import as_text
 from bide.client.url import CONNECT_TIMEOUT, REPLY_TIMEOUT, options, read_servers
 from bide.contrib.rq_sets import DELAYED, GATE, OTHER_SETS
 from bide.errors import UsageError
+from bide.logs import Log
 from bide.model.durations import Duration, at_to_us, delay_to_us
+
+log = Log("bide.rq")
 
 NO_CLUSTER: Final = (
     "RQ's keys have no hash tag, so delayed jobs need one server or a Sentinel; "
@@ -84,6 +87,20 @@ def check_connection(client: object) -> None:
         raise UsageError(
             f"connection must be a client, such as redis.Redis.from_url(...), not {client!r}."
         )
+
+
+def checked_function(function: Any) -> Any:
+    """Refuse a task of bide, whose function RQ could not pickle.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if hasattr(type(function), "prepare"):
+        raise UsageError(
+            f"{function!r} is a task of bide, and RQ runs plain functions; remove its decorator, "
+            "or call its own enqueue()."
+        )
+    return function
 
 
 WAKEUPS: Final = "rq:delay_hint:"
@@ -262,7 +279,7 @@ class DelayQueue(rq.Queue):
         Raises:
             UsageError: the delay is invalid.
         """
-        return rq.Queue.enqueue(self._delaying(delay), f, *args, **kwargs)
+        return rq.Queue.enqueue(self._delaying(delay), checked_function(f), *args, **kwargs)
 
     def enqueue_call(
         self, func: Any, *args: Any, delay: Duration | None = None, **kwargs: Any
@@ -272,6 +289,7 @@ class DelayQueue(rq.Queue):
         Raises:
             UsageError: the delay is invalid.
         """
+        func = checked_function(func)
         return rq.Queue.enqueue_call(self._delaying(delay), func, *args, **kwargs)
 
     def enqueue_job(
@@ -305,7 +323,14 @@ class DelayQueue(rq.Queue):
         Raises:
             UsageError: it is not a number of seconds between the years 1970 and 2200.
         """
-        return self._delay(job, "at", _ts_to_us(ts), pipeline, False, False)
+        ts_us = _ts_to_us(ts)
+        if ts < _YEAR_1973:
+            log.warning(
+                "enqueue_delay_job got ts=%r, a moment before 1974, so the job is due at once; for "
+                "a delay, use enqueue(..., delay=%r)",
+                *(ts, ts),
+            )
+        return self._delay(job, "at", ts_us, pipeline, False, False)
 
     def delayed_jobs(self, offset: int = 0, length: int = -1) -> list[Job]:
         """Return the delayed jobs, earliest first.
@@ -520,6 +545,10 @@ def _is_delay_rqs(job: Job, name: str) -> bool:
 
 def _id(job: Job | str) -> str:
     return job.id if isinstance(job, Job) else job
+
+
+_YEAR_1973: Final = 100_000_000
+"""Seconds since 1970. A smaller number is probably a delay."""
 
 
 def _ts_to_us(ts: float) -> int:
