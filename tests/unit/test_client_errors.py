@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from redis import exceptions as lib
 
 from bide.client.errors import is_passing, is_transient, map_error, unavailable, unwrapped
+from bide.client.url import DEFAULT_URL
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -136,6 +138,19 @@ def test_waiting_cures_a_server_that_is_down_and_no_address_that_is_wrong(
     said: str, passes: bool
 ) -> None:
     assert is_passing(unavailable(lib.ConnectionError(said), WHERE)) is passes
+
+
+def test_the_server_of_bide_dev_is_named_where_no_address_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint = "`bide dev` runs in this directory: set $BIDE_URL to the address that it has printed."
+    error = lib.ConnectionError("Error 111 connecting to 127.0.0.1:6379. Connection refused.")
+    monkeypatch.chdir(tmp_path)
+    assert hint not in str(unavailable(error, DEFAULT_URL))
+    (tmp_path / ".bide").mkdir()
+    (tmp_path / ".bide" / "server.sock").touch()
+    assert str(unavailable(error, DEFAULT_URL)).endswith(hint)
+    assert hint not in str(unavailable(error, WHERE))
 
 
 def test_a_server_that_does_not_answer_tls_may_speak_none() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final
 
 from redis import exceptions as lib
 
 from bide.client import acl
+from bide.client.url import DEFAULT_URL
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -76,6 +78,8 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
             "credentials=, or what it reads."
         )
     remedy = next((cure for sign, cure in _CURES if sign in reason), _START)
+    if remedy is _START and where == DEFAULT_URL and os.path.exists(_DEV_SOCKET):
+        remedy = _USE_DEV
     if remedy is _START and where.startswith("rediss") and "Timeout" in reason:
         remedy += "; if it speaks no TLS there, use redis:// instead of rediss://"
     return ServerUnavailable(f"Cannot reach the server at {where} ({reason}); {remedy}.")
@@ -86,6 +90,10 @@ def is_passing(error: ServerUnavailable) -> bool:
     return not any(sign in str(error) for sign in _LASTING)
 
 
+_DEV_SOCKET: Final = ".bide/server.sock"
+_USE_DEV: Final = (
+    "`bide dev` runs in this directory: set $BIDE_URL to the address that it has printed"
+)
 _START: Final = "start it, or give its address with url= or $BIDE_URL"
 _CURES: Final = (
     (
