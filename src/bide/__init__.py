@@ -89,7 +89,7 @@ else:
         """Import a name on first use, if programs that only enqueue do not need it."""
         if name not in _LATER:
             is_of_queue = name in ("task", "cron", "every", "enqueue", "where", "schedules")
-            hint = f"; write queue.{name}, with queue = bide.Queue(...)." if is_of_queue else ""
+            hint = f"; write queue.{name}, with queue = bide.Queue(...)" if is_of_queue else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         value = getattr(import_module(_LATER[name]), name)
         globals()[name] = value

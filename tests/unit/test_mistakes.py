@@ -259,7 +259,7 @@ def test_modules_that_are_not_what_they_seem(
         (lambda: task.s, r"write task\.prepare"),
         (lambda: task.enqueue_many, r"write queue\.enqueue_many\(task\.prepare"),
         (lambda: untyped(queue).enqueue_in, r"write queue\.enqueue\(function, \.\.\., delay="),
-        (lambda: untyped(queue).empty, r"'Queue' object has .* write queue\.purge\(\)\.$"),
+        (lambda: untyped(queue).empty, r"'Queue' object has .* write queue\.purge\(\)$"),
         (lambda: untyped(queue).nothing, "'Queue' object has no attribute 'nothing'$"),
         (lambda: untyped(bide.Job(queue, "a")).get_status, r"write job\.refresh\(\)\.status"),
         (lambda: untyped(bide).task, r"no attribute 'task'; write queue\.task, with queue = bide"),

@@ -497,7 +497,7 @@ OF_JOBS: Final = {
 def not_here(holder: object, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
     """Return the error for an attribute that is missing, with the call of bide that is meant."""
     call = elsewhere.get(name)
-    hint = f"; write {call}." if call else ""
+    hint = f"; write {call}" if call else ""  # Python may add ". Did you mean"
     return AttributeError(
         f"{type(holder).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=holder
     )

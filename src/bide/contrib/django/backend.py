@@ -83,13 +83,12 @@ class Backend(_Base):  # type: ignore[misc]
             raise ImproperlyConfigured(
                 f"QUEUES of TASKS[{alias!r}] must be a list of names, not {params['QUEUES']!r}."
             )
-        for name in ("on_commit", "outbox"):
-            using = self._given.get(name)
-            if isinstance(using, str) and using not in connections:
-                raise ImproperlyConfigured(
-                    f"OPTIONS of TASKS[{alias!r}] has the {name} {using!r}, which is none of "
-                    f"{', '.join(connections)} in DATABASES."
-                )
+        using = self._given.get("on_commit")
+        if isinstance(using, str) and using not in connections:
+            raise ImproperlyConfigured(
+                f"OPTIONS of TASKS[{alias!r}] has the on_commit {using!r}, which is none of "
+                f"{', '.join(connections)} in DATABASES."
+            )
         self._on_commit: bool | str = self._given.get("on_commit", True)
         given = {name: self._given[name] for name in _TASK_OPTIONS if name in self._given}
         self._outbox = self._read_outbox()
