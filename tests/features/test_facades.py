@@ -384,3 +384,12 @@ def test_any_collection_of_ids_or_of_prepared_jobs_will_do(queue: Facade) -> Non
     assert [job.id for job in queue.fetch_many(ids.keys())] == list(ids)
     assert queue.cancel_many(id for id in ids) == ["ok"] * 3
     assert queue.enqueue_many([]) == queue.fetch_many([]) == queue.cancel_many(()) == []
+
+
+def test_a_wait_goes_on_when_another_thread_closes_the_queue(worker_queue: Queue) -> None:
+    job = worker_queue.enqueue(jobs.add, 1)
+    waiting = Later(lambda: job.wait(timeout=20))
+    eventually(lambda: listeners(worker_queue, "waiters"))
+    worker_queue.close()
+    burst(worker_queue)
+    assert waiting.result() == 1

@@ -289,3 +289,14 @@ def test_a_working_directory_that_was_removed(
     tmp_path.rmdir()
     with pytest.raises(UsageError, match="The working directory was removed"):
         import_from_here()
+
+
+def test_the_function_of_a_key_has_the_parameters_of_the_task() -> None:
+    with pytest.raises(UsageError, match=r"does not fit the arguments of .*dated .*unexpected"):
+        queue.prepare("shop:dated", (), {"day": "monday"}, unique=bide.Unique(lambda date: date))
+
+    def breaks(day: str) -> str:
+        raise TypeError(f"{day} has no number")
+
+    with pytest.raises(TypeError, match="monday has no number"):
+        queue.prepare("shop:dated", ("monday",), unique=bide.Unique(breaks))

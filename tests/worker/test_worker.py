@@ -490,3 +490,14 @@ def test_last_in_first_out_where_a_queue_object_says_so(one_url: str) -> None:
         assert later.refresh().status is State.DELAYED
     with pytest.raises(UsageError, match="lifo must be True or False"):
         Queue("stack", lifo="yes")  # type: ignore[arg-type]
+
+
+def test_one_object_does_not_run_twice_at_the_same_time(queue: Queue) -> None:
+    worker = Worker(queue)
+    running = Later(worker.run)
+    eventually(queue.workers)
+    with pytest.raises(UsageError, match="This worker runs already; create another Worker"):
+        worker.run(burst=True)
+    worker.stop()
+    assert running.result() == 0
+    assert worker.run(burst=True) == 0

@@ -21,6 +21,9 @@ import redis
 from bide.client.url import LONGEST_RECONNECT_PAUSE, RECONNECT_PAUSE, REPLY_TIMEOUT, WAKE_WAIT
 from bide.errors import BideError
 
+CLOSED: Final = (redis.RedisError, OSError, TypeError, ValueError, AttributeError)
+"""Errors of a blocking connection that broke; the last three if another thread closes it."""
+
 LOST: Final = (redis.RedisError, OSError, RuntimeError)
 """Errors of an awaited connection that broke; uvloop raises the last for one that is closed."""
 
@@ -146,7 +149,7 @@ class Waiter:
                 return
             try:
                 message = self._pubsub.get_message(timeout=left)
-            except (redis.RedisError, OSError):
+            except CLOSED:
                 self._drop()
                 continue
             if message and message["type"] == "message" and message["data"] == self._text.encode():
@@ -167,7 +170,7 @@ class Waiter:
     def _drop(self) -> None:
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
-            with suppress(redis.RedisError, OSError):
+            with suppress(*CLOSED):
                 pubsub.close()
 
 

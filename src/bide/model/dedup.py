@@ -7,6 +7,7 @@ carry its key and the policy to the server.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, get_args
@@ -255,7 +256,7 @@ def write_dedup(
             "tuple that holds all values."
         )
     if callable(policy.key):
-        key = _checked(policy.key(*args, **kwargs))
+        key = _checked(_called(policy.key, args, kwargs, task))
     elif policy.key is not None:
         key = _checked(policy.key)
     else:
@@ -264,6 +265,25 @@ def write_dedup(
     if len(text) > _LONGEST_QUOTED:
         text = text[:60] + hashlib.sha256(text.encode()).hexdigest()
     return f"k={text} f={policy.way}"
+
+
+def _called(
+    key: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], task: str
+) -> Any:
+    """Call the function of a key with the arguments of a job."""
+    try:
+        return key(*args, **kwargs)
+    except TypeError as error:
+        try:
+            inspect.signature(key).bind(*args, **kwargs)
+        except TypeError:
+            raise UsageError(
+                f"The function of the key does not fit the arguments of {task} ({error}); give it "
+                "the parameters of the task."
+            ) from None
+        except ValueError:  # it has no signature
+            pass
+        raise
 
 
 def describe_dedup(way: str) -> str:

@@ -254,6 +254,7 @@ class Worker:
         """Keeps the objects, because what an object declares ends with it."""
         self._heartbeat: Heartbeat | None = None
         self._stops = 0
+        self._runs = False
         self._has_process = False
         self.metrics: ByQueue | None = None
         """The worker counts its metrics here; set it before `run` to have them."""
@@ -345,6 +346,15 @@ class Worker:
         Raises:
             BideError: see `run`.
         """
+        if self._runs:
+            raise UsageError("This worker runs already; create another Worker to run beside it.")
+        self._runs = True
+        try:
+            return await self._start(burst)
+        finally:
+            self._runs = False
+
+    async def _start(self, burst: bool) -> int:
         self._permit.check("the worker", self._url)
         self.replaceable = self._signalled_to = False
         self._loop = self._executor = self._heartbeat = None
