@@ -17,6 +17,7 @@ from bide import (
     AsyncQueue,
     JobNotFound,
     JobStateError,
+    JobWaitTimeout,
     Queue,
     Retention,
     State,
@@ -393,3 +394,18 @@ def test_a_wait_goes_on_when_another_thread_closes_the_queue(worker_queue: Queue
     worker_queue.close()
     burst(worker_queue)
     assert waiting.result() == 1
+
+
+def test_a_long_wait_says_once_that_no_worker_serves_the_queue(
+    queue: Facade, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for side in ("_async", "_sync"):
+        monkeypatch.setattr(f"bide.queue.{side}.job.LOOK_EVERY", 0.01)
+        monkeypatch.setattr(f"bide.queue.{side}.job.WARN_AFTER", 0.02)
+    job = queue.enqueue(jobs.add, 1)
+    with pytest.raises(JobWaitTimeout):
+        queue.call(job.wait, timeout=0.5)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"a program waits for the job {job.id}: no live worker serves the queue work"
+    )

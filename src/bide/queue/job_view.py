@@ -20,7 +20,7 @@ from bide.errors import (
     PayloadError,
     ResultDropped,
 )
-from bide.logs import plain
+from bide.logs import Log, plain
 from bide.model.dedup import EnqueueResult
 from bide.model.durations import describe, from_us
 from bide.model.history import Attempt, LogLine, Progress
@@ -35,6 +35,8 @@ from bide.protocol.commands.enqueue import GATE, Receipt
 from bide.protocol.commands.jobs import ChangeResult, QueueStats
 from bide.protocol.commands.queues import WorkerInfo
 from bide.tasks.task import known_policy, signature_of
+
+log = Log("bide.queue")
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -444,6 +446,9 @@ def error_line(error: ErrorInfo) -> str:
 LOOK_EVERY: Final = 2.0
 """Seconds after which a waiter checks the job without a message: the cost of a lost message."""
 
+WARN_AFTER: Final = 10.0
+"""Seconds after which a wait logs why its job does not run, if waiting does not change that."""
+
 ANNOUNCE_US: Final = 30_000_000
 """Microseconds for which a wait is noted on the server; each check renews it."""
 
@@ -486,6 +491,17 @@ class Reason(NamedTuple):
     """A sentence without the full stop, for people."""
     until: datetime | None = None
     """When the reason ends, if that is known."""
+
+
+_LASTING: Final = ("paused", "group_paused", "no_worker", "not_served")
+"""The kinds of reasons that only a person ends."""
+
+
+def warn_held(id: str, reasons: Sequence[Reason]) -> None:
+    """Log why a job that a program waits for does not run, if only a person can change that."""
+    held = [reason.text for reason in reasons if reason.kind in _LASTING]
+    if held:
+        log.warning("a program waits for the job %s: %s", short_id(id), "; ".join(held))
 
 
 class Read(NamedTuple):

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from bide.client.url import hide_password
+from bide.errors import BideError
 from bide.model.durations import Duration, to_us
 from bide.model.job import Snapshot
 from bide.model.options import Options, TaskOptions
@@ -18,7 +20,17 @@ from bide.protocol.commands import jobs as job_commands
 from bide.queue import threads
 from bide.queue.binding import note_task_queue
 from bide.queue.core import TaskCall, as_due, enrolled
-from bide.queue.job_view import ANNOUNCE_US, LOOK_EVERY, PENDING, JobView, Read, Reason, explain
+from bide.queue.job_view import (
+    ANNOUNCE_US,
+    LOOK_EVERY,
+    PENDING,
+    WARN_AFTER,
+    JobView,
+    Read,
+    Reason,
+    explain,
+    warn_held,
+)
 from bide.tasks.registry import NamedTask
 
 if TYPE_CHECKING:
@@ -72,7 +84,7 @@ class Job(JobView[R]):
         seconds = None if timeout is None else to_us(timeout, "timeout") / 1e6
         until = None if seconds is None else time.monotonic() + seconds
         watch = job_commands.await_end(self.queue.keys, self.id, ANNOUNCE_US)
-        waiters = self.queue.keys["waiters"]
+        waiters, warn_at = self.queue.keys["waiters"], time.monotonic() + WARN_AFTER
         with self.queue._client.waiting_for(waiters, self.id) as waiter:
             while (state := self.queue._client.run(watch)) != "gone":
                 if state not in PENDING and self.refresh()._ended():
@@ -83,6 +95,10 @@ class Job(JobView[R]):
                     if self.refresh()._ended():
                         return self._outcome()
                     raise self._late(seconds or 0)
+                if time.monotonic() >= warn_at:
+                    warn_at = float("inf")
+                    with suppress(BideError):
+                        warn_held(self.id, self.why())
         raise self._not_found()
 
     def why(self) -> list[Reason]:
