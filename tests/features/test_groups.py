@@ -121,8 +121,9 @@ def test_the_command_line_shows_groups_and_what_a_job_waits_for(home: Path, one_
     ]
     shown = said(bide(home, "jobs", "show", jobs[2].id, url=one_url))
     assert "jobs of its group g-1 take turns; 2 of them are before it" in " ".join(shown.split())
-    paused = said(bide(home, "queues", "pause", "mail", "-g", "g-1", url=one_url))
-    assert "`bide queues resume mail --group g-1`" in paused
+    done = bide(home, "queues", "pause", "mail", "-g", "g-1", url=one_url)
+    assert "`bide queues resume mail --group g-1`" in said(done)
+    assert done.stderr == ""
     assert not queue.counts().paused
     assert "its group g-1 is paused" in said(bide(home, "jobs", "show", jobs[0].id, url=one_url))
     asked = bide(home, "queues", "groups", "mail", "--json", "-n", "1", url=one_url)
@@ -134,6 +135,8 @@ def test_the_command_line_shows_groups_and_what_a_job_waits_for(home: Path, one_
     assert not queue.group("g-1").counts().paused
     none = said(bide(home, "queues", "groups", "mail", "-n", "1", url=one_url))
     assert "1 more; -n 2 shows all." in none
+    done = bide(home, "queues", "pause", "mail", "-g", "zedd", url=one_url)
+    assert "Group zedd of mail has no jobs now; check the name" in done.stderr
     queue.close()
 
 

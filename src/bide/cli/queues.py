@@ -20,7 +20,17 @@ from bide.cli.options import (
     site_options,
     yes_option,
 )
-from bide.cli.screen import Cell, Column, confirmed, count, echo, echo_json, state_columns, table
+from bide.cli.screen import (
+    Cell,
+    Column,
+    aside,
+    confirmed,
+    count,
+    echo,
+    echo_json,
+    state_columns,
+    table,
+)
 from bide.errors import BideError, UsageError
 from bide.model.durations import describe
 from bide.model.ids import short_id
@@ -84,6 +94,8 @@ def pause(names: tuple[str, ...], group: str | None, site: Site) -> None:
         one.pause()
         undo = shlex.join(["bide", "queues", "resume", name, *more])
         echo(f"{what} is paused; `{undo}` lets its jobs run again.")
+        if isinstance(one, Group) and not any(one.counts()[1:4]):
+            aside(f"{what} has no jobs now; check the name if it should have some.")
 
 
 @queues.command()
