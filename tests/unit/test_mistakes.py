@@ -79,6 +79,10 @@ async def coroutine(event: Any) -> None: ...
             r"has options of its own; enqueue it with task\.options\(\.\.\.\)\.enqueue",
         ),
         (lambda: queue.enqueue(str.upper, "a"), "is a built-in of Python"),
+        (
+            lambda: queue.enqueue(task, args=(1,)),
+            r"no argument 'args' .*to queue\.enqueue_call\(function, args, kwargs\)",
+        ),
     ],
 )
 def test_each_raises_a_sentence_with_the_fix(mistake: Callable[[], Any], says: str) -> None:

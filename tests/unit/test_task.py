@@ -225,7 +225,7 @@ def test_a_task_names_the_call_of_bide_for_the_calls_of_other_libraries() -> Non
         for call, here in {
             "delay": r"task\.enqueue\(\.\.\.\), or with a delay task\.later",
             "apply_async": r"task\.options\(delay=\.\.\., queue=\.\.\.\)",
-            "send": r"task\.enqueue\(\.\.\.\)\.$",
+            "send": r"task\.enqueue\(\.\.\.\)$",
             "send_with_options": r"task\.options\(delay=",
         }.items():
             for each in (task, task.later(5)):

@@ -144,6 +144,8 @@ class Signature:
                 f"; an option of the job is given as in task.options({option}=...).enqueue(...) or "
                 f"queue.enqueue(function, ..., {option}=...)"
             )
+        elif kind == "unknown" and not {"args", "kwargs"}.isdisjoint(kwargs.keys() - self.names):
+            text += "; a list of arguments is given to queue.enqueue_call(function, args, kwargs)"
         raise UsageError(f"{task_name} {text}.")
 
     def bind(
