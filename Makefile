@@ -58,10 +58,11 @@ everywhere: $(VENV)/has-servers  ## Run the server tests on all servers that can
 		tests/worker/test_worker.py tests/features/test_facades.py tests/features/test_facades_many.py \
 		tests/features/test_flows.py tests/features/test_events.py tests/features/test_delay_queue.py $(ARGS)
 
-oldest:  ## Run the quick tests with the oldest supported client library
+oldest:  ## Run the quick tests, and all tests of RQ, with the oldest supported client library and RQ
 	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev
-	@.venv-oldest/bin/python -m pip --disable-pip-version-check --quiet install 'redis[hiredis]==5.2.0'
+	@.venv-oldest/bin/python -m pip --disable-pip-version-check --quiet install 'redis[hiredis]==5.2.0' 'rq==2.8.0'
 	@.venv-oldest/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
+	@.venv-oldest/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m slow tests/contrib/rq $(ARGS)
 
 check: $(VENV)/has-dev $(VENV)/has-node  ## Check format, style, layers, types and generated code
 	$(PY) docs/make_sync.py --check

@@ -27,8 +27,8 @@ def greet(name: str) -> str:
 
 
 def stays(job: rq.job.Job) -> bool:
-    """Whether a job needs RQ: for callbacks, webhooks, repeats, its dependents, or its object."""
-    kept = [v for k, v in job.to_dict().items() if "callback_name" in k or k == "webhooks"]
+    """Whether RQ must run it: callbacks, webhooks, repeats, a rate limit, dependents, an object."""
+    kept = [v for k, v in job.to_dict().items() if k.endswith(("back_name", "hooks", "limit_key"))]
     return any([*kept, job.repeats_left, job.dependent_ids, job.instance is not None])
 
 
@@ -39,13 +39,13 @@ def move(old: DelayQueue, new: bide.Queue) -> int:
     due |= {id: scheduled.get_scheduled_time(id) for id in scheduled.get_job_ids()}
     for job in [j for j in old.job_class.fetch_many(due, old.connection) if j and not stays(j)]:
         left, waits = job.retries_left or 0, job.retry_intervals or [0]  # RQ repeats the first
-        options: bide.Options = {"at": due[job.id], "job_id": job.id, "meta": job.meta}
-        options |= {"description": (job.description or "")[:500] or None, "expires": job.ttl}
+        options = bide.Options(at=due[job.id], job_id=job.id, meta=job.meta, expires=job.ttl)
+        options["description"] = (job.description or "")[:500] or None
         options["timeout"] = "365d" if job.timeout == -1 else job.timeout  # -1: for ever
         options["retry"] = bide.Retry(left, backoff=waits[:1] * (left - len(waits)) + waits[-left:])
         with suppress(bide.PayloadError):  # the arguments need pickle: the job stays
-            task = ":".join(str(job.func_name).rsplit(".", 1))
-            new.enqueue_call(task, job.args, job.kwargs, **options)
+            name = ":".join(str(job.func_name).rsplit(".", 1))
+            new.enqueue_call(name, job.args, job.kwargs, **options)
             job.delete()  # after the enqueue: a move that is killed here moves the same id again
             old.connection.zrem(old.delay_key, job.id)
             moved += 1
@@ -54,7 +54,7 @@ def move(old: DelayQueue, new: bide.Queue) -> int:
 
 def main() -> None:
     old = DelayQueue("greetings", connection=redis.Redis.from_url(os.environ["BIDE_URL"]))
-    jobs = [old.enqueue_in(timedelta(seconds=1), greet.function, "bob")]
-    jobs.append(old.enqueue(greet.function, "cy", delay=1, job_timeout=30, retry=rq.Retry(2)))
+    bob = old.enqueue_in(timedelta(seconds=1), greet.function, "bob")
+    cy = old.enqueue(greet.function, "cy", delay=1, job_timeout=30, retry=rq.Retry(2))
     print(f"moved {move(old, queue)}, then {move(old, queue)}")
-    print(*(queue.fetch(job.id).wait(timeout=30) for job in jobs), sep="\n")
+    print(*(queue.fetch(job.id).wait(timeout=30) for job in (bob, cy)), sep="\n")

@@ -7,17 +7,21 @@ which cannot be imported without RQ.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import redis
 
-DELAYED: Final = "rq:delay_queue:"
+PREFIX: Final = os.environ.get("RQ_KEY_PREFIX", "rq")
+"""What all keys begin with. RQ 3 reads the same variable."""
+
+DELAYED: Final = f"{PREFIX}:delay_queue:"
 """The sorted set of each queue: job ids by due time, in seconds with fractions. The class of a
 queue, or the queue itself, may name another key."""
 
-OTHER_SETS: Final = "rq:delay_queues"
+OTHER_SETS: Final = f"{PREFIX}:delay_queues"
 """The set of the keys that queues name instead."""
 
 GATE: Final = "delay_gate"
@@ -30,14 +34,17 @@ SETS_FIELD: Final = "delay_sets"
 for each the number of due members that it leaves (without jobs of other queues), and how many of
 these belong to no delayed job."""
 
-QUEUES: Final = "rq:queues"
-QUEUE: Final = "rq:queue:"
-WORKER: Final = "rq:worker:"
-WORKERS: Final = "rq:workers"
+QUEUES: Final = f"{PREFIX}:queues"
+QUEUE: Final = f"{PREFIX}:queue:"
+WORKER: Final = f"{PREFIX}:worker:"
+WORKERS: Final = f"{PREFIX}:workers"
 """RQ's own keys: the set of its queues, the start of a queue's key, and both for its workers."""
 
 GATE_WORKERS: Final = f"{WORKERS}:{GATE}"
 """RQ's set of the workers that read the gate: the Timers."""
+
+READY: Final = f"{PREFIX}:ready:{GATE}"
+"""RQ 3's registry of jobs whose dependencies are met, until they are in the gate's list."""
 
 OVERDUE: Final = 1.0
 """Seconds after which a job counts as overdue; a working Timer is faster."""
@@ -82,7 +89,9 @@ def look(client: redis.Redis) -> list[DelaySet]:
     for key, (staying, _) in left.items():
         ask.zcard(key).zcount(key, "-inf", f"({now - OVERDUE:.6f}")
         ask.zrange(key, staying, staying, withscores=True)
-    *replies, at_gate = ask.llen(f"{QUEUE}{GATE}").execute(raise_on_error=False)
+    ask.llen(f"{QUEUE}{GATE}").zcard(READY)
+    *replies, pushed, met = ask.execute(raise_on_error=False)
+    at_gate = sum(number for number in (pushed, met) if isinstance(number, int))
     found = []
     for place, (key, stays) in enumerate(left.items()):
         total, overdue, first = replies[3 * place : 3 * place + 3]
@@ -90,7 +99,7 @@ def look(client: redis.Redis) -> list[DelaySet]:
         if isinstance(total, int) and (total or alive):  # otherwise it is a key of another program
             lateness = max(0.0, now - first[0][1]) if first else 0.0
             found.append(DelaySet(key, total - overdue, overdue, lateness, alive, *stays))
-    if isinstance(at_gate, int) and at_gate and not timers:  # every Timer opens it
+    if at_gate and not timers:  # every Timer opens it
         found.append(DelaySet(f"{QUEUE}{GATE}", 0, at_gate, 0.0, 0, 0, 0))
     return found
 

@@ -12,6 +12,7 @@ import rq
 from rq.job import Job
 
 from bide.contrib.rq import DelayQueue, Timer
+from bide.contrib.rq.queue import WAKEUPS
 from tests.support.eventually import PATIENCE, eventually
 
 
@@ -64,5 +65,5 @@ def at_work(first: rq.Queue, *others: rq.Queue | str, **options: Any) -> Iterato
 
 def hearing(queue: rq.Queue) -> int:
     """How many Timers listen for a queue's wake-up messages."""
-    ((_, count),) = queue.connection.pubsub_numsub(f"rq:delay_hint:{queue.name}")
+    ((_, count),) = queue.connection.pubsub_numsub(f"{WAKEUPS}{queue.name}")
     return int(count)

@@ -96,11 +96,15 @@ WITH_RQ_ALONE: dict[str, dict[str, Any]] = {
     "success": {"on_success": rq.Callback(jobs.on_success)},
     "failure": {"on_failure": rq.Callback(jobs.on_failure)},
     "stopped": {"on_stopped": rq.Callback(jobs.on_stopped)},
-    "webhook": {"webhooks": [rq.Webhook("https://example.com", "finished")]},
     "repeat": {"repeat": rq.Repeat(2)},
     "method": {"f": Parcel().post},
     "pickle": {"f": jobs.add, "args": (object(),)},
 }
+RQ: Any = rq
+if hasattr(rq, "Webhook"):  # since 2.10
+    WITH_RQ_ALONE["webhook"] = {"webhooks": [RQ.Webhook("https://example.com", "finished")]}
+if hasattr(rq, "RateLimit"):  # since 3
+    WITH_RQ_ALONE["rate limit"] = {"rate_limit": RQ.RateLimit("api", 1)}
 
 
 @pytest.mark.parametrize("kind", [*WITH_RQ_ALONE, "dependent"])

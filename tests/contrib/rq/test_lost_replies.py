@@ -32,7 +32,8 @@ def test_an_enqueue_whose_reply_is_lost_is_done_once(
                 burst(there)
 
         scores: list[float | None] = []
-        with redis.Redis.from_url(proxy.url, protocol=2, retry=Retry(NoBackoff(), 3)) as poor:
+        kept_on = {"retry": Retry(NoBackoff(), 3), "retry_on_error": [redis.ConnectionError]}
+        with redis.Redis.from_url(proxy.url, protocol=2, **kept_on) as poor:
             queue = DelayQueue("mail", poor)
             queue.get_redis_server_version()  # asked once: what follows is the script alone
             queue.enqueue(jobs.add, 1, delay=60, job_id="first")  # loads it

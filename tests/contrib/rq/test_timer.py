@@ -99,7 +99,7 @@ def test_nothing_is_asked_while_nothing_is_due(queue: DelayQueue) -> None:
 
 def test_an_enqueue_that_is_not_the_earliest_wakes_nobody(queue: DelayQueue) -> None:
     queue.enqueue(jobs.add, 1, delay=3600)
-    asleep = calls(queue.connection) + 2  # it looks when it starts, and when it hears
+    asleep = calls(queue.connection) + 3  # it looks when it starts, when it hears, and at the gate
     pubsub: Any = queue.connection.pubsub
     with at_work(queue), pubsub() as listener:
         listener.subscribe("rq:delay_hint:mail")

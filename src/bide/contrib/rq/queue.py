@@ -23,6 +23,7 @@ from redis.client import Pipeline
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
+from rq import defaults
 from rq.connections import parse_connection
 from rq.exceptions import DuplicateJobError
 from rq.job import Job, JobStatus
@@ -30,7 +31,7 @@ from rq.registry import CanceledJobRegistry, ScheduledJobRegistry
 from rq.utils import as_text
 
 from bide.client.url import CONNECT_TIMEOUT, REPLY_TIMEOUT, options, read_servers
-from bide.contrib.rq_sets import DELAYED, GATE, OTHER_SETS
+from bide.contrib.rq_sets import DELAYED, GATE, OTHER_SETS, PREFIX
 from bide.errors import UsageError
 from bide.logs import Log
 from bide.model.durations import Duration, at_to_us, delay_to_us
@@ -103,7 +104,7 @@ def checked_function(function: Any) -> Any:
     return function
 
 
-WAKEUPS: Final = "rq:delay_hint:"
+WAKEUPS: Final = f"{PREFIX}:delay_hint:"
 """The channel of each queue: the due time of a job that has just become its earliest."""
 
 
@@ -140,8 +141,13 @@ class RqKeys:
         """Return the keys of a queue; a subclass may change RQ's prefixes.
 
         Raises:
-            UsageError: its name is that of the gate, or its `delay_key` is not the name of a key.
+            UsageError: its name is that of the gate, its `delay_key` is not the name of a key, or
+                RQ 2 runs with the prefix of RQ 3.
         """
+        if getattr(defaults, "RQ_KEY_PREFIX", "rq") != PREFIX:
+            raise UsageError(
+                f"RQ {rq.__version__} does not read $RQ_KEY_PREFIX; unset it, or install RQ 3."
+            )
         if queue.name == GATE:
             raise UsageError(
                 f"{GATE!r} is reserved for delayed jobs with dependencies; give the queue "
@@ -306,6 +312,11 @@ class DelayQueue(rq.Queue):
             raise ValueError("unique=True requires an explicit job_id")
         if unique and job._dependency_ids:
             raise ValueError("unique=True is not supported with job dependencies")
+        if unique and getattr(job, "rate_limit_key", None):
+            raise ValueError("unique=True is not supported with rate-limited jobs")
+        check_limit = getattr(super(), "_check_rate_limit_namespace", None)  # of RQ 3
+        if check_limit is not None:
+            check_limit(job)
         if job._dependency_ids:
             return self._after_others(job, pipeline, at_front)
         self.setup_dependencies(job, pipeline=pipeline)  # has a pipeline begin its transaction
@@ -491,12 +502,17 @@ class DelayQueue(rq.Queue):
         job._status = JobStatus.QUEUED
         job.origin = GATE  # also in the object, which its holder may save
         ttl, job.ttl = job.ttl, None  # RQ would count it from now
+        limit = getattr(job, "rate_limit_key", None)
+        if limit:  # RQ 3 would have it wait for a slot before its delay
+            job.rate_limit_key = None
         try:
             self.setup_dependencies(job, pipeline=pipe)
             deferred = self._fields(job, at_front)
         finally:
             job.ttl = ttl
         if job.get_status(refresh=False) != JobStatus.DEFERRED:
+            if limit:
+                job.rate_limit_key = limit
             self._delay(job, "in", self._delay_us, pipe, at_front, False, call)
             return
         deferred |= {
@@ -506,13 +522,16 @@ class DelayQueue(rq.Queue):
         }
         if ttl is not None:
             deferred["delay_ttl"] = ttl
+        if limit:
+            deferred["delay_limit"] = limit
         other_set = self._keys.other_set
         if other_set:
             deferred["delay_key"] = other_set
             pipe.sadd(OTHER_SETS, other_set)
         pipe.sadd(self.redis_queues_keys, self.key)
         pipe.hdel(
-            *(job.key, "ttl", "enqueued_at", "delay_ttl", "delay_key", "delayed_on", "delayed_in")
+            *(job.key, "ttl", "enqueued_at", "delay_ttl", "delay_key", "delay_limit"),
+            *("delayed_on", "delayed_in", "rate_limit_key"),
         )
         pipe.hset(job.key, mapping=deferred)
         pipe.persist(job.key)
@@ -533,8 +552,8 @@ class DelayQueue(rq.Queue):
 def _waits(job: Job) -> bool:
     """Whether RQ's own fields, which may have been saved late, agree with `delayed_on`."""
     status = job.get_status(refresh=False)
-    at_gate = job.origin == GATE and status in (JobStatus.DEFERRED, JobStatus.QUEUED)
-    return at_gate or status == JobStatus.SCHEDULED
+    gated = ("deferred", "ready_to_enqueue", "queued")  # the second is RQ 3's
+    return status == JobStatus.SCHEDULED or (job.origin == GATE and status.value in gated)
 
 
 def _is_delay_rqs(job: Job, name: str) -> bool:

@@ -55,6 +55,8 @@ from bide.contrib.rq_sets import (
     GATE,
     GATE_WORKERS,
     OTHER_SETS,
+    PREFIX,
+    READY,
     SETS_FIELD,
     WORKER,
     WORKERS,
@@ -85,7 +87,7 @@ def run_dependency_hook(client: redis.Redis, keys: RqKeys) -> bool:
     staying: list[bytes] = []
     read = AT_ONCE
     while read == AT_ONCE:
-        args = [keys.jobs, DELAYED, WAKEUPS, GATE, len(staying), AT_ONCE]
+        args = [keys.jobs, DELAYED, WAKEUPS, GATE, len(staying), AT_ONCE, READY]
         read, through, strays, stay = run(client, "open", [keys.dependency_hook], args)
         staying += stay
         for id in through:
@@ -190,7 +192,7 @@ class Mover:
             [keys.delayed, keys.list, keys.scheduled, keys.queues],
             [
                 *(keys.name, keys.jobs, DELAYED, GATE, AT_ONCE),
-                *(self._from, self._skip, round(UNSAVED * 1e6)),
+                *(self._from, self._skip, round(UNSAVED * 1e6), PREFIX),
             ],
         )
         self._pause = RECONNECT_PAUSE
@@ -587,12 +589,12 @@ class Timer:
     def _watch_dependency_hook(self, client: redis.Redis) -> Iterator[float]:
         """Open the gate whenever RQ's workers push jobs there; all queues have the same gate."""
         keys = self._queues[0]
+        hook = keys.dependency_hook
         while True:
-            # From the head to the head: it waits for the list, and changes nothing.
-            hook = keys.dependency_hook
-            came = client.blmove(hook, hook, BLOCK, "LEFT", "LEFT") is not None
-            stays = came and not run_dependency_hook(client, keys)
+            stays = not run_dependency_hook(client, keys)
             yield _STAYING if stays else 0.0  # BLMOVE would not wait: the list is not empty
+            # From the head to the head: it waits for the list, and changes nothing.
+            client.blmove(hook, hook, BLOCK, "LEFT", "LEFT")
 
     def _check_server(self, client: redis.Redis) -> None:
         with suppress(NoPermissionError):  # the user may lack the permission

@@ -41,7 +41,7 @@ class Delayed(DelayQueue):
         while self.delayed_until(job) is not None:
             Timer(self).work(burst=True)
         status = self.connection.hget(job.key, "status")
-        if status == b"queued":
+        if status in (b"queued", b"rate_limited"):
             job.refresh()  # type: ignore[no-untyped-call]
         return job
 

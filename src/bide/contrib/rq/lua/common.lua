@@ -33,6 +33,12 @@ local function judged(job)
   )
 end
 
+-- Whether this is the status of a job at the gate: it waits for other jobs, or has waited. RQ 3 has
+-- a status between the two.
+local function at_gate(status)
+  return status == 'deferred' or status == 'ready_to_enqueue' or status == 'queued'
+end
+
 -- Whether a job is delayed on a queue, by us, in this sorted set; `delays` is what the usual sorted
 -- sets begin with.
 --
@@ -45,7 +51,7 @@ local function is_delayed(fields, name, gate, delayed, delays)
     return false
   end
   if origin == gate then
-    return status == 'scheduled' or status == 'deferred' or status == 'queued'
+    return status == 'scheduled' or at_gate(status)
   end
   return origin == name and status == 'scheduled'
 end

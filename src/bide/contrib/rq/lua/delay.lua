@@ -28,7 +28,7 @@ end
 -- What an earlier job of this id may have left; its hash may be about to expire with its result.
 redis.call(
   'HDEL', job, 'ttl', 'enqueued_at', 'delay_queue', 'delay_us', 'delay_ttl', 'delay_key',
-  'delayed_in'
+  'delay_limit', 'delayed_in', 'rate_limit_key', 'rate_limit_concurrency'
 )
 redis.call('HSET', job, 'delay_call', call, unpack(ARGV, 9))
 redis.call('PERSIST', job)

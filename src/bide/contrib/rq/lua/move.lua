@@ -3,7 +3,8 @@
 --       set of queues
 -- ARGV: the queue's name; what a job's key and the usual sorted sets begin with; the gate's name;
 --       how many members to read at most; the score to begin at, as ZRANGEBYSCORE takes it; how
---       many members to pass over there; for how many microseconds a member may have no job
+--       many members to pass over there; for how many microseconds a member may have no job; what
+--       all of RQ's keys begin with
 -- Reply: ids that were moved; of these, how many delay-rq had delayed; ids whose job is gone; ids
 --        of jobs that were cancelled; ids of jobs that others have taken up; ids that stay, and are
 --        of no delayed job; ids that stay until the jobs that they depend on have finished; how
@@ -14,9 +15,14 @@
 -- A job is moved only if it is delayed on this queue still: by us, or by delay-rq. RQ's own cancel,
 -- delete and enqueue know nothing of the sorted set: what they touched is only taken off it. What
 -- was put there neither by us nor by delay-rq stays; a later call passes over it.
+--
+-- RQ 3 has rate limits: at most so many jobs of a limit's key are on lists or run. The others wait
+-- in a sorted set of the key, and whoever finds a free slot pushes the first of them to its list.
+-- So does this script.
 local delayed, list, scheduled, queues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, prefix, delays, gate = unpack(ARGV, 1, 4)
 local limit, from, skip, unsaved = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local rqs = ARGV[9]
 for key, wanted in pairs({[list] = 'list', [scheduled] = 'zset'}) do
   local kind = redis.call('TYPE', key).ok
   if kind ~= wanted and kind ~= 'none' then
@@ -111,15 +117,18 @@ for i = 1, #found, 2 do
   local id, score = found[i], found[i + 1]
   local fields = read(
     prefix .. id, 'status', 'origin', 'enqueued_at', 'delayed_on', 'delayed_in', 'delay_gated',
-    'created_at', 'delay_front', 'ttl', 'data'
+    'created_at', 'delay_front', 'ttl', 'data', 'rate_limit_key', 'rate_limit_concurrency'
   )
   if fields and fields.err then -- what may not be read is not gone
     return redis.error_reply(fields.err)
   end
   local told, stays, front, ttl = judge(id, score, fields)
   if not stays then
-    leaving[#leaving + 1] = { id = id, score = score, told = told, front = front, ttl = ttl }
     ids[#ids + 1] = id
+    leaving[#ids] = {
+      id = id, score = score, told = told, front = front, ttl = ttl,
+      slots = fields and fields[11] and tonumber(fields[12] or ''), limited = fields and fields[11]
+    }
   else
     stay = stay + 1
     if told then told[#told + 1] = id end
@@ -137,20 +146,74 @@ local function stop(first, refused)
   return redis.error_reply(refused.err)
 end
 
+-- Push a job to its queue's list. Returns the error of a write that is refused, as all of these.
+local function push(id, front, list, origin)
+  local pushed = redis.pcall(front and 'LPUSH' or 'RPUSH', list, id)
+  if type(pushed) == 'table' then return pushed end
+  local saved = redis.pcall(
+    'HSET', prefix .. id, 'status', 'queued', 'origin', origin, 'enqueued_at', moment(now)
+  )
+  if type(saved) == 'table' then
+    redis.call(front and 'LPOP' or 'RPOP', list)
+    return saved
+  end
+end
+
+-- Have a job wait for a slot of its rate limit, behind those that wait already.
+local function hold(one, place)
+  local waits = rqs .. ':rl:' .. one.limited .. ':rate_limited'
+  local front = one.front and '1' or '0'
+  for _, command in ipairs({
+    { 'SADD', rqs .. ':rl-keys', one.limited },
+    { 'HSET', rqs .. ':rl:' .. one.limited, 'concurrency', one.slots },
+    { 'ZADD', waits, seconds(now + place), one.id },
+    {
+      'HSET', prefix .. one.id, 'status', 'rate_limited', 'origin', name,
+      'enqueue_at_front', front
+    },
+  }) do
+    local refused = redis.pcall(unpack(command))
+    if type(refused) == 'table' then
+      redis.pcall('ZREM', waits, one.id)
+      return refused
+    end
+  end
+end
+
+-- Push jobs that wait for a slot of a rate limit, the first ones, while slots are free. The jobs
+-- may be of other queues.
+local function fill(limited, slots)
+  local waits = rqs .. ':rl:' .. limited .. ':rate_limited'
+  local allowed = rqs .. ':rl:' .. limited .. ':allowed'
+  for _ = 1, limit do
+    local used = redis.pcall('ZCARD', allowed)
+    local id = redis.call('ZRANGE', waits, 0, 0)[1]
+    if type(used) == 'table' or used >= slots or not id then return end
+    local fields = read(prefix .. id, 'status', 'origin', 'enqueue_at_front') or {}
+    if fields[1] == 'rate_limited' and fields[2] then
+      local others = string.sub(list, 1, #list - #name) .. fields[2]
+      if push(id, fields[3] == '1', others, fields[2]) then return end
+      redis.call('ZADD', allowed, seconds(now), id)
+    end
+    redis.call('ZREM', waits, id)
+  end
+end
+
 if #ids > 0 then
   redis.call('ZREM', delayed, unpack(ids)) -- first: then a full server lets the rest pass
 end
+local limits = {}
 for i, one in ipairs(leaving) do
   if one.told == moved then
     local job = prefix .. one.id
-    local pushed = redis.pcall(one.front and 'LPUSH' or 'RPUSH', list, one.id)
-    if type(pushed) == 'table' then return stop(i, pushed) end
-    local saved = redis.pcall('HSET', job, 'status', 'queued', 'origin', name, 'enqueued_at',
-      moment(now))
-    if type(saved) == 'table' then
-      redis.call(one.front and 'LPOP' or 'RPOP', list)
-      return stop(i, saved)
+    local refused
+    if one.slots then
+      refused = hold(one, i)
+      limits[one.limited] = one.slots
+    else
+      refused = push(one.id, one.front, list, name)
     end
+    if refused then return stop(i, refused) end
     redis.pcall('HDEL', job, 'delay_front', 'delayed_on', 'delayed_in', 'delay_gated')
     if one.ttl and tonumber(one.ttl) then
       redis.pcall('EXPIRE', job, one.ttl)
@@ -163,6 +226,7 @@ end
 if #moved > 0 then
   redis.pcall('SADD', queues, list)
 end
+for limited, slots in pairs(limits) do fill(limited, slots) end
 if #found < 2 * limit then
   from, skip = '', 0
 end
