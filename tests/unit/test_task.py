@@ -739,3 +739,10 @@ def test_an_object_whose_method_is_enqueued_is_not_kept() -> None:
     del sender
     gc.collect()
     assert gone() is None
+
+
+def test_a_name_of_rq_whose_class_is_not_served_says_which_module_to_serve() -> None:
+    with pytest.raises(TaskNotFound, match=r"start the worker as `bide worker shop\.desk`,"):
+        TaskRegistry().find("shop.desk.Desk.Drawer:close")
+    with pytest.raises(TaskNotFound, match=r"start the worker as `bide worker json\.decoder`,"):
+        TaskRegistry(["json"]).find("json.decoder:loads")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -495,6 +496,13 @@ class TaskRegistry:
         module_name, _, qualname = name.partition(":")
         module = self._modules.get(module_name)
         if module is None:
+            # RQ's names, such as `shop.Shop.close`, do not say where the module ends.
+            holder, path, kind = module_name, qualname, ""
+            while holder and holder not in self._modules:
+                holder, _, kind = holder.rpartition(".")
+                path = f"{kind}.{path}"
+            if holder and inspect.isclass(getattr(self._modules[holder], kind, None)):
+                return self._find(f"{holder}:{path}")
             served = ", ".join(sorted(self._modules)) or "none"
             names = [
                 f"{there}:{qualname}"
@@ -502,6 +510,7 @@ class TaskRegistry:
                 if qualname in vars(held)
             ]
             there = _remark(name, names, f"modules served: {served}")
+            module_name = re.sub(r"(?<=.)\.[A-Z].*", "", module_name)  # without a class
             raise TaskNotFound(
                 f"The task {name!r} is not served here{there}; start the worker as `bide worker "
                 f"{module_name}`, or register the task in a module it imports."

@@ -12,6 +12,17 @@ from rq.job import Job
 from bide.contrib.rq import DelayQueue
 
 
+class Shop:
+    class Desk:
+        @staticmethod
+        def close(number: int) -> str:
+            return f"closed {number}"
+
+    @staticmethod
+    def open(number: int) -> str:
+        return f"opened {number}"
+
+
 class ShopQueue(DelayQueue):
     delay_key = "shop:later"
 

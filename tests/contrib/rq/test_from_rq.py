@@ -131,3 +131,14 @@ def test_a_job_that_only_rq_can_run_stays_there_and_the_others_move(
     left = [job.id for job in queue.delayed_jobs()]
     assert left + queue.scheduled_job_registry.get_job_ids() == [kept.id]
     assert one_connection.exists(kept.key)
+
+
+def test_static_methods_move_and_run(example: ModuleType, one_connection: redis.Redis) -> None:
+    queue = DelayQueue("mail", one_connection)
+    made = [queue.enqueue(f, 1, delay=3600) for f in (jobs.Shop.open, jobs.Shop.Desk.close)]
+    with closing(bide.Queue("mail")) as new:
+        assert example.move(queue, new) == 2
+        for job in made:
+            new.fetch(job.id).promote()
+        bide.Worker("mail", modules="tests.contrib.rq.jobs").run(burst=True)
+        assert [new.fetch(job.id).result for job in made] == ["opened 1", "closed 1"]
