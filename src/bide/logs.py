@@ -54,6 +54,11 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT.get(char) or (f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}")
 
 
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun: `1 job`, `1,200 jobs`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 class Log(logging.LoggerAdapter[logging.Logger]):
     """A logger of bide: the arguments of a message stay on its line, in any format.
 

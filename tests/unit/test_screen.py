@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from bide.cli import screen
-from bide.cli.screen import Cell, Column, count, echo, facts, hanging, table
+from bide.cli.screen import Cell, Column, echo, facts, hanging, table
+from bide.logs import count
 from bide.views.params import about, moment_json, relative
 
 COLUMNS = [

@@ -238,7 +238,7 @@ def test_where_no_format_was_asked_for_a_module_chooses(tmp_path: Path, one_url:
     lines = done.stderr.splitlines()
     assert "OWN shop hello" in lines
     assert all(line.startswith("OWN ") for line in lines)
-    assert any("stopped after 1 jobs" in line for line in lines)
+    assert any("stopped after 1 job" in line for line in lines)
     assert any(": complete" in line for line in lines)
     queue.close()
 

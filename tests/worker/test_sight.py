@@ -98,7 +98,7 @@ def test_without_a_queue_it_serves_those_of_its_modules(
 @pytest.mark.slow
 def test_a_job_of_such_a_queue_is_run(shop: Path, one_url: str) -> None:
     assert bide(shop, "enqueue", "shop:send", "ann", url=one_url).returncode == 0
-    assert "stopped after 1 jobs" in log_of(shop, one_url, "shop")
+    assert "stopped after 1 job" in log_of(shop, one_url, "shop")
 
 
 @pytest.mark.slow

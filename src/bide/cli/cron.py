@@ -16,8 +16,9 @@ from bide.cli.options import (
     server_options,
     site_options,
 )
-from bide.cli.screen import Cell, Column, count, echo, show
+from bide.cli.screen import Cell, Column, echo, show
 from bide.errors import UsageError
+from bide.logs import count
 from bide.model.ids import short_id
 from bide.model.schedule import Schedule
 from bide.protocol.commands.jobs import QueueStats

@@ -15,11 +15,12 @@ import click
 import redis
 
 from bide.cli.options import import_from_here, json_option, option, site_options
-from bide.cli.screen import Cell, Style, count, echo, echo_json, hanging
+from bide.cli.screen import Cell, Style, echo, echo_json, hanging
 from bide.cli.server import Point, Readings, delayed_on_rq, points, probe
 from bide.contrib.rq_sets import DELAYED, OVERDUE, DelaySet
 from bide.embedded import OLDEST
 from bide.errors import BideError, ServerRefused
+from bide.logs import count
 from bide.model.durations import describe
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import WorkerInfo

@@ -25,11 +25,12 @@ from bide.cli.options import (
     queues_option,
     site_options,
 )
-from bide.cli.screen import Cell, count, echo, echo_json, hanging
+from bide.cli.screen import Cell, echo, echo_json, hanging
 from bide.cli.server import delayed_on_rq, memory, queues_with_keys
 from bide.client.coalesce import ReadThroughCache
 from bide.contrib.rq_sets import DelaySet
 from bide.errors import BideError, ClientTooOld, ServerRefused, UsageError
+from bide.logs import count
 from bide.model.durations import describe, to_us
 from bide.model.ids import check_name, short_id
 from bide.model.job import LISTABLE

@@ -31,10 +31,10 @@ from bide.cli.options import (
     together,
     yes_option,
 )
-from bide.cli.screen import aside, bar, confirmed, count, echo, echo_json, shortened, table
+from bide.cli.screen import aside, bar, confirmed, echo, echo_json, shortened, table
 from bide.cli.show import filter_options, job_columns, locate, ls, read_ids, scan, show
 from bide.errors import BideError, JobCancelled, JobFailed, JobWaitTimeout, UsageError
-from bide.logs import plain, printable
+from bide.logs import count, plain, printable
 from bide.model.dedup import Unique
 from bide.model.durations import to_us
 from bide.model.ids import short_id

@@ -156,7 +156,8 @@ def mask_of(given: str | None, as_json: bool = False) -> Mask:
 
 def say_masked(jobs: Sequence[dict[str, Any]]) -> None:
     """Print on standard error that JSON lacks values, and how to get them."""
-    from bide.cli.screen import aside, count
+    from bide.cli.screen import aside
+    from bide.logs import count
 
     if masked := sum(bool(each["masked"]) for each in jobs):
         aside(f"The mask hides values of {count(masked, 'job')}; --mask none prints them.")

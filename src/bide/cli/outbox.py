@@ -21,9 +21,10 @@ from bide.cli.options import (
     log_options,
     yes_option,
 )
-from bide.cli.screen import Cell, Column, confirmed, count, echo, show
+from bide.cli.screen import Cell, Column, confirmed, echo, show
 from bide.client.config import settings
 from bide.errors import UsageError
+from bide.logs import count
 from bide.model.ids import short_id
 from bide.views.params import NotFound, moment_json, relative
 from bide.worker.relay import OutboxLike, OutboxRow, explained, load_outbox
@@ -87,7 +88,7 @@ def relay(path: str, burst: bool, verbose: bool, log_format: str | None) -> None
     if burst:
         echo(f"{count(sent, 'row')} sent.")
     else:
-        _log.info("the relay of %s stopped after %d rows", path, sent)
+        _log.info("the relay of %s stopped after %s", path, count(sent, "row"))
 
 
 @outbox.command("ls")

@@ -31,10 +31,10 @@ from bide.cli.options import (
     site_options,
 )
 from bide.cli.queues import print_queues
-from bide.cli.screen import STATE_STYLE, Column, Style, aside, count, echo, echo_json, show
+from bide.cli.screen import STATE_STYLE, Column, Style, aside, echo, echo_json, show
 from bide.cli.workers import print_workers
 from bide.errors import BideError
-from bide.logs import printable
+from bide.logs import count, printable
 from bide.model.durations import describe, from_us, to_us
 from bide.model.ids import short_id
 from bide.model.job import EVENTS, LISTABLE, Event, State

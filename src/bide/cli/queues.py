@@ -20,18 +20,9 @@ from bide.cli.options import (
     site_options,
     yes_option,
 )
-from bide.cli.screen import (
-    Cell,
-    Column,
-    aside,
-    confirmed,
-    count,
-    echo,
-    echo_json,
-    state_columns,
-    table,
-)
+from bide.cli.screen import Cell, Column, aside, confirmed, echo, echo_json, state_columns, table
 from bide.errors import BideError, UsageError
+from bide.logs import count
 from bide.model.durations import describe
 from bide.model.ids import short_id
 from bide.model.job import LISTABLE

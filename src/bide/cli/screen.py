@@ -157,11 +157,6 @@ def hanging(head: Sequence[str | Cell], text: str, style: Style = "") -> None:
     _print(first + ("\n" + " " * indent).join(_paint(line, style, colours) for line in lines))
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun: `1 job`, `1,200 jobs`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def aside(text: str) -> None:
     """Print a message for people on standard error, so that it is not piped."""
     _print(_paint(printable(text), "dim", _colours(stderr=True)), err=True)

@@ -26,7 +26,7 @@ from redis import exceptions as lib
 from redis.retry import Retry
 
 from bide.cli.options import flag, json_option, option, queues_option, server_options
-from bide.cli.screen import aside, count, echo, echo_json
+from bide.cli.screen import aside, echo, echo_json
 from bide.client import blocking
 from bide.client.acl import ROLES, Role, rules
 from bide.client.errors import map_error
@@ -34,6 +34,7 @@ from bide.client.url import Kind, addresses, options, read_servers, resolve_pref
 from bide.contrib import rq_sets
 from bide.contrib.rq_sets import DelaySet
 from bide.errors import BideError, UsageError
+from bide.logs import count
 from bide.model.durations import describe
 from bide.model.ids import check_name
 from bide.protocol.commands import queues as queue_commands

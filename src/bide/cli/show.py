@@ -31,7 +31,6 @@ from bide.cli.screen import (
     Column,
     aside,
     bar,
-    count,
     echo,
     echo_json,
     facts,
@@ -42,7 +41,7 @@ from bide.cli.screen import (
 from bide.cli.screen import show as show_list
 from bide.client.config import signing_keys
 from bide.errors import PayloadError, UsageError
-from bide.logs import plain
+from bide.logs import count, plain
 from bide.model.dedup import describe_dedup
 from bide.model.durations import at_to_us, describe, from_us, to_us
 from bide.model.history import Attempt

@@ -20,8 +20,9 @@ from bide.cli.options import (
     queues_option,
     site_options,
 )
-from bide.cli.screen import Cell, Column, aside, count, echo, echo_json, show, table
+from bide.cli.screen import Cell, Column, aside, echo, echo_json, show, table
 from bide.errors import ServerUnavailable, UsageError
+from bide.logs import count
 from bide.model.durations import describe
 from bide.model.ids import short_id
 from bide.protocol.commands import Command

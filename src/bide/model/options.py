@@ -493,6 +493,14 @@ OF_JOBS: Final = {
 }
 """The same of jobs."""
 
+OF_WORKERS: Final = {
+    "work": "worker.run(burst=...)",
+    "start": "worker.run(), or await worker.arun()",
+    "request_stop": "worker.stop()",
+    "shutdown": "worker.stop()",
+}
+"""The same of workers."""
+
 
 def not_here(holder: object, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
     """Return the error for an attribute that is missing, with the call of bide that is meant."""

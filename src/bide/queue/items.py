@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from bide.errors import PayloadError, ServerRefused, UsageError
-from bide.logs import Log
+from bide.logs import Log, count
 from bide.model.durations import Duration, from_us, to_us
 from bide.model.ids import check_name, new_id, short_id
 from bide.model.job import Claimed, Snapshot, State
@@ -388,10 +388,10 @@ def warn_of_lost(keys: Keys, reply: Popped) -> None:
     """Log lost items, and jobs among the data; raise if there were only jobs."""
     if reply.lost:
         log.error(
-            "queue %s: %d items are lost: the call that took them had no answer, and it was "
-            "repeated more than 15 s later; use take() for items that must not be lost",
+            "queue %s: lost %s: a call that takes items had no answer, and it was repeated more "
+            "than 15 s later; use take() for items that must not be lost",
             keys.queue,
-            reply.lost,
+            count(reply.lost, "item"),
         )
     if reply.refused:
         _warn(keys, reply.refused)
@@ -401,12 +401,12 @@ def warn_of_lost(keys: Keys, reply: Popped) -> None:
         raise _crowd(keys)
 
 
-def _warn(keys: Keys, count: int) -> None:
+def _warn(keys: Keys, number: int) -> None:
     log.warning(
-        "queue %s: found %d jobs, which are not data; they have failed: retry them when a Worker "
-        "serves the queue",
+        "queue %s: found and failed %s among the data; retry failed jobs when a Worker serves the "
+        "queue",
         keys.queue,
-        count,
+        count(number, "job"),
     )
 
 

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from bide.errors import UsageError
-from bide.logs import Log
+from bide.logs import Log, count
 from bide.tasks.registry import Resource, resources
 
 log = Log("bide.worker")
@@ -169,9 +169,7 @@ def end(loop: asyncio.AbstractEventLoop) -> None:
     if tasks:
         _, deaf = loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_WORDS))
         if deaf:
-            log.warning(
-                "%d tasks have not ended although they were cancelled, and are abandoned", len(deaf)
-            )
+            log.warning("abandoned %s that did not end when cancelled", count(len(deaf), "task"))
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 

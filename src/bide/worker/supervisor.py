@@ -41,7 +41,7 @@ from bide.errors import (
     ServerUnavailable,
     UsageError,
 )
-from bide.logs import Log, printable
+from bide.logs import Log, count, printable
 from bide.model.latency import CONTENT_TYPE, Distribution, Family, Labels, expose
 from bide.worker import Worker
 from bide.worker.lifespan import leave_threads_behind
@@ -390,7 +390,8 @@ class Supervisor:
         self._stops += 1
         if self._stops == 1:
             self._notifier.say("STOPPING=1")
-            log.info("stopping %d workers", sum(each.pid > 0 for each in self._worker_processes))
+            running = sum(each.pid > 0 for each in self._worker_processes)
+            log.info("stopping %s", count(running, "worker"))
             self._loop.call_later(self._grace + STOP_MARGIN, self._kill)
         elif self._stops == 2:
             log.info("running jobs are returned to the queue; another signal kills the workers")
@@ -466,8 +467,8 @@ class Supervisor:
             worker_process.done = True
             left = sum(not worker_process.done for worker_process in self._worker_processes)
             if left and not self._stops:
-                log.info("worker %d has ended; %d continue", pid, left)
-                self._notifier.say(f"STATUS={left} workers")
+                log.info("worker %d has ended; still running: %d", pid, left)
+                self._notifier.say(f"STATUS={count(left, 'worker')}")
             if not self._stops:
                 self._begun(worker_process.config)
             if how in ("died", "unusable") and code != -signal.SIGTERM:  # SIGTERM before the start

@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bide import logs
 from bide.client import aio, config
 from bide.client.url import resolve_prefix, resolve_url
 from bide.errors import UsageError
-from bide.logs import Log
+from bide.logs import Log, count
 from bide.model.durations import Duration, to_us
 from bide.model.ids import check_name
-from bide.model.options import QueueSettings
+from bide.model.options import OF_WORKERS, QueueSettings, not_here
 from bide.model.payload.signing import VARIABLE, Keyring
 from bide.protocol.commands.queues import MOST_DOING, MOST_LONG_TASKS, MOST_TASKS, WorkerReport
 from bide.protocol.keys import SCHEMA, Keys, keys_of
@@ -127,7 +127,8 @@ def checked_modules(modules: Any) -> list[str]:
 def checked_queues(queues: Any) -> list[Queue | AsyncQueue | str]:
     """Return queues as a list."""
     is_one = isinstance(queues, str | Queue | AsyncQueue) or not isinstance(queues, Iterable)
-    listed = [queues] if is_one else list(queues)
+    given: Any = [queues] if is_one else queues
+    listed: list[Any] = list(given)
     for queue in listed:
         if not isinstance(queue, str | Queue | AsyncQueue):
             raise UsageError(f"A worker serves queues of jobs, or their names, not {queue!r}.")
@@ -265,6 +266,12 @@ class Worker:
         self.replaceable = False
         """It stopped after `max_jobs` or by a signal, so another worker may replace it."""
         self._signalled_to = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise an error that names the call of bide, for calls that other libraries have."""
+            raise not_here(self, name, OF_WORKERS)
 
     @property
     def polled(self) -> float:
@@ -454,7 +461,7 @@ class Worker:
             await executor.close()
             await self._heartbeat.close(leaves=not loop.cut_off)
             self.replaceable = executor.is_spent or self._signalled_to
-            log.info("worker %s stopped after %d jobs", self.name, executor.executed)
+            log.info("worker %s stopped after %s", self.name, count(executor.executed, "job"))
         return executor.executed
 
     async def _unless_stopped(self, opening: Coroutine[Any, Any, None]) -> bool:
@@ -523,7 +530,8 @@ class Worker:
         if self._stops > 1:
             self._abort()
         elif not self._loop.stopping:
-            log.info("worker %s is stopping: %d jobs may finish", self.name, self._executor.busy)
+            running = count(self._executor.busy, "job")
+            log.info("worker %s is stopping: %s may finish", self.name, running)
             self._loop.stop()
             self._abort_at = asyncio.get_running_loop().call_later(self._grace, self._abort)
 
@@ -531,7 +539,8 @@ class Worker:
         assert self._loop is not None
         assert self._executor is not None
         if self._executor.busy:
-            log.warning("worker %s releases %d running jobs", self.name, self._executor.busy)
+            running = count(self._executor.busy, "running job")
+            log.warning("worker %s releases %s", self.name, running)
         self._executor.release_all()
         self._loop.abort()
 

@@ -352,7 +352,7 @@ def test_a_queue_whose_key_another_program_uses_holds_up_no_other(
     with caplog.at_level(logging.WARNING, "bide.rq"):
         burst(queue)
     assert caplog.messages == [
-        "120 due jobs are not moved: another program uses the key rq:delay_queue:bad; "
+        "120 due jobs cannot be moved: another program uses the key rq:delay_queue:bad; "
         "delete that key"
     ]
     assert queue.delayed_jobs() == [job]

@@ -36,7 +36,7 @@ def test_so_many_workers_run_jobs_and_stop_when_these_have_ended(
         unit.saw("a")
         unit.saw("b")
         unit.signal(signal.SIGTERM)
-        unit.logged("is stopping: 1 jobs may finish", 2)
+        unit.logged("is stopping: 1 job may finish", 2)
         unit.open_gate()
         assert unit.wait() == 0
     pids = {job.refresh().result for job in jobs}
@@ -111,7 +111,7 @@ def test_one_that_somebody_else_has_stopped_is_replaced(
         os.kill(unit.worker_pids()[0], signal.SIGTERM)
         unit.logged(SERVES, 3)
         bide(tmp_path, "workers", "stop", queue.workers()[0].name, url=one_url)
-        unit.logged("has ended; 1 continue")
+        unit.logged("has ended; still running: 1")
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
 
@@ -197,7 +197,7 @@ def test_the_second_signal_gives_jobs_back(tmp_path: Path, one_url: str, queue: 
         job = queue.enqueue("shop:slow", 60)
         unit.saw("slow")
         unit.signal(signal.SIGTERM)
-        unit.logged("1 jobs may finish")
+        unit.logged("1 job may finish")
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
     assert job.refresh().status == "waiting"

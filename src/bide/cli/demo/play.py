@@ -39,9 +39,9 @@ from rich.text import Text
 
 from bide import Queue, current_job
 from bide.cli.demo import books
-from bide.cli.screen import count
 from bide.embedded import Server
 from bide.errors import UsageError
+from bide.logs import count
 from bide.model.durations import at_to_us, describe
 from bide.views._sync import Site
 

@@ -62,7 +62,7 @@ from bide.contrib.rq_sets import (
     WORKERS,
 )
 from bide.errors import AccessDenied, BideError, ServerRefused, UsageError
-from bide.logs import Log
+from bide.logs import Log, count
 from bide.model.durations import JITTER
 from bide.model.ids import short_id
 from bide.worker import lifespan
@@ -96,8 +96,8 @@ def run_dependency_hook(client: redis.Redis, keys: RqKeys) -> bool:
             log.warning("job %s does not wait for a delay; dropped", shown(id))
     for key in sorted(set(staying)):
         log.warning(
-            "%d due jobs are not moved: another program uses the key %s; delete that key",
-            staying.count(key),
+            "%s cannot be moved: another program uses the key %s; delete that key",
+            count(staying.count(key), "due job"),
             shown(key),
         )
     return not staying
@@ -492,7 +492,7 @@ class Timer:
                     self._burst(client)
                 else:
                     self._go_on(client)
-                log.info("timer %s stopped after %d jobs", self.name, self._moved)
+                log.info("timer %s stopped after %s", self.name, count(self._moved, "job"))
         except (redis.RedisError, OSError) as error:
             raise _sentence(error, describe(self._connection)) from error
         finally:

@@ -12,7 +12,7 @@ from bide.client.execute import RETRY_FOR
 from bide.client.pubsub import AsyncWakeListener
 from bide.client.url import GOODBYE, RedisClient
 from bide.errors import BideError, PayloadError, UsageError
-from bide.logs import Log
+from bide.logs import Log, count
 from bide.model.durations import Duration, to_us
 from bide.model.ids import short_id
 from bide.model.job import Claimed, State
@@ -605,9 +605,9 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
                 await self._answer(items, "release")
         except BideError as failed:
             log.warning(
-                "queue %s: %d items return when their leases end: %s",
+                "queue %s: %s will return when the lease ends: %s",
                 self.name,
-                len(items),
+                count(len(items), "item"),
                 failed,
             )
 
@@ -629,10 +629,10 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         if not items:
             return
         log.warning(
-            "queue %s: %d items got no answer, and come again after a delay; call ack() for "
+            "queue %s: %s got no answer, and will come again after a delay; call ack() for "
             "finished items",
             self.name,
-            len(items),
+            count(len(items), "item"),
         )
         why = encode_error(UsageError("each() continued without an answer for this item."))
         try:
