@@ -24,7 +24,7 @@ def test_enqueue_then_work_then_info(home: Path, one_url: str) -> None:
     worked = bide(home, "worker", "shop", "--burst", url=one_url)
     assert worked.returncode == 0, worked.stderr
     assert "hello world 2" in worked.stderr
-    assert "stopped after 1 job" in worked.stderr
+    assert "stopped after 1 job\n" in worked.stderr
     info = json.loads(bide(home, "info", "--json", url=one_url).stdout)
     assert info["queues"]["default"]["completed"] == 1
     assert info["workers"] == []

@@ -263,7 +263,7 @@ def test_jobs_that_do_not_end_are_left_behind(
         thread.join(60)
     assert not thread.is_alive()
     assert job.refresh().status is State.WAITING
-    assert "releases 1 running job" in caplog.text
+    assert "releases 1 running job\n" in caplog.text
 
 
 def test_a_drain_ends_by_itself(

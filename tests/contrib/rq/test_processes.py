@@ -85,7 +85,7 @@ def test_the_command_moves_what_is_due(one_queue: DelayQueue, one_url: str, star
     assert one_queue.job_ids == [job.id]
     assert "timer clerk moves due jobs of mail, low" in said
     assert f"job {job.id} moved to mail" in said
-    assert "timer clerk stopped after 1 job" in said
+    assert "timer clerk stopped after 1 job\n" in said
 
 
 def test_the_command_takes_a_class_of_queues(
