@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from bide import Queue
 from bide.cli.doctor import CheckResult, diagnose
 from bide.cli.server import PAGES, Readings, points
 from bide.protocol.commands.jobs import QueueStats
 from bide.protocol.commands.queues import WorkerInfo, WorkerReport
+from bide.worker.startup import tasks_longer_than
 
 GOOD: dict[str, Any] = {
     "redis_version": "7.2.4",
@@ -294,3 +296,19 @@ def test_each_point_has_its_page(page: str) -> None:
     headings = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
     anchors = [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings]
     assert not anchor or anchor in anchors
+
+
+def test_only_a_time_out_that_was_given_makes_a_task_long() -> None:
+    queue = Queue("long-tasks", url="redis://127.0.0.1:1")
+
+    @queue.task(name="exported", timeout="10m")
+    def export() -> None: ...
+
+    @queue.task(name="mailed", timeout="5s")
+    def mail() -> None: ...
+
+    @queue.task(name="greeted")
+    def greet() -> None: ...
+
+    assert tasks_longer_than(30, ["long-tasks"]) == ["exported"]
+    assert tasks_longer_than(30, ["others"]) == []

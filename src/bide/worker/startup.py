@@ -228,14 +228,22 @@ def _has_functions(module: str) -> bool:
 
 
 def tasks_longer_than(seconds: float, queues: Sequence[str]) -> list[str]:
-    """Return the known tasks of these queues whose jobs may run for longer."""
+    """Return the known tasks of these queues that have a `timeout=` of more than these seconds.
+
+    The default time-out does not count: nobody has said that such a task takes long.
+    """
     names = {
         task: None
         for task_queue, tasks in known_task_queues().items()
         if task_queue.queue in queues
         for task in tasks
     }
-    return [name for name in names if policy_of(defaults_of(name)).timeout > seconds]
+    options = {name: defaults_of(name) for name in names}
+    return [
+        name
+        for name, its in options.items()
+        if its.get("timeout") is not None and policy_of(its).timeout > seconds
+    ]
 
 
 def _decorated(modules: Sequence[str]) -> list[str]:
