@@ -330,9 +330,12 @@ def test_doctor_has_its_whole_table_where_a_disk_is_full(
 def test_a_worker_waits_until_the_server_can_save(
     tank: Tank, disk: Disk, worker_pool: WorkerPool
 ) -> None:
-    """What has run meanwhile is settled then, and does not run again."""
+    """What has run meanwhile is settled then, and does not run again.
+
+    The lease lasts for longer than it takes to start another worker on a busy machine.
+    """
     job = tank.queue.enqueue(f"{JOBS}:held", "gate")
-    busy = worker_pool.worker(tank.url, "-q", "mail")
+    busy = worker_pool.worker(tank.url, "-q", "mail", "--lease", "10m")
     worker_pool.ledger.wait("begun", 1)
     disk.spoil()
     worker_pool.open_gate("gate")

@@ -59,7 +59,11 @@ class Rate:
 
     def carried(self, new: Rate, now: int) -> None:
         """`new` takes its place: it is full when this one would have been."""
-        new.full_at = Fraction(now + ceil(self.lacks(now) * self.period / self.count))
+        new.full_at = Fraction(self.full_by(now))
+
+    def full_by(self, now: int) -> int:
+        """When it has all tokens. It never lacks more than it holds, whatever rate was before."""
+        return now + ceil(self.lacks(now) * self.period / self.count)
 
 
 @dataclass
@@ -136,7 +140,7 @@ class Model:
         if due or running or group.set or group.paused or own:
             return
         if group.rate and is_short:
-            group.turn = ceil(group.rate.full_at)  # it rests until then
+            group.turn = group.rate.full_by(self.now)  # it rests until then
         else:
             self.groups.pop(group.name, None)
 

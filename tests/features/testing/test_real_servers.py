@@ -39,7 +39,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(test: str, *options: str, passed: int = 0, **outcomes: int) -> pytest.RunResult:
         pytester.makepyfile(test_shop=test)
         also = ["-pno:asyncio", "-pno:valkey", "-Werror", "--strict-markers"]
-        result = pytester.runpytest_subprocess(*also, *options, timeout=60)
+        result = pytester.runpytest_subprocess(*also, *options, timeout=300)
         result.assert_outcomes(passed=passed, **outcomes)
         return result
 
