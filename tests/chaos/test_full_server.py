@@ -330,7 +330,7 @@ def test_doctor_has_its_whole_table_where_a_disk_is_full(
 def test_a_worker_waits_until_the_server_can_save(
     tank: Tank, disk: Disk, worker_pool: WorkerPool
 ) -> None:
-    """What has run meanwhile is settled then, and does not run again.
+    """A job that ended meanwhile is settled then, and does not run again.
 
     The lease lasts for longer than it takes to start another worker on a busy machine.
     """

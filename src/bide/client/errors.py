@@ -166,7 +166,7 @@ def map_error(
         return AccessDenied(f"The server at {where} refuses access ({text.rstrip('.')}); {fix}.")
     if isinstance(error, lib.InvalidResponse):
         return ServerRefused(
-            f"The program at {where} is no Valkey or Redis server ({text}); check host and port."
+            f"The program at {where} is not a Valkey or Redis server ({text}); check host and port."
         )
     if isinstance(error, lib.NoPermissionError) or any(words in text for words in _IN_SCRIPT):
         return AccessDenied(

@@ -238,7 +238,7 @@ def resolve_url(url: str | RedisClient | None) -> str:
 
 
 def _meant(url: str) -> str:
-    """Return what to write instead of a text that is no URL."""
+    """Return the text that should stand in place of an invalid URL."""
     host = re.match(r"[a-z+]+://([^@/?#]*)(/\d*)?$", url)  # nothing that may be of a password
     if host is not None and "," in host[1]:
         return "redis+cluster://HOST:PORT,HOST:PORT or redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import redis
 
 PREFIX: Final = os.environ.get("RQ_KEY_PREFIX", "rq")
-"""What all keys begin with. RQ 3 reads the same variable."""
+"""The first part of all keys. RQ 3 reads the same variable."""
 
 DELAYED: Final = f"{PREFIX}:delay_queue:"
 """The sorted set of each queue: job ids by due time, in seconds with fractions. The class of a

@@ -34,7 +34,7 @@ SLOW: Final = 10.0
 _OPENS: Final = "The resource %s is not open after %g s; the worker runs no job before that"
 
 _END: Final = object()
-"""What a generator gives that has ended."""
+"""The value that an ended generator gives."""
 
 
 class Lifespan:

@@ -230,7 +230,7 @@ def _has_functions(module: str) -> bool:
 def tasks_longer_than(seconds: float, queues: Sequence[str]) -> list[str]:
     """Return the known tasks of these queues that have a `timeout=` of more than these seconds.
 
-    The default time-out does not count: nobody has said that such a task takes long.
+    The default time-out does not count, because it does not say that a task takes long.
     """
     names = {
         task: None

@@ -1,4 +1,4 @@
-"""What RQ 3 brought: rate limits, a status before `queued`, and a prefix of all keys."""
+"""RQ 3 has rate limits, a status before `queued`, and a prefix of all keys."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def run(client: Any, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any
 
 
 def check_connection(client: object) -> None:
-    """Refuse a client of a cluster, and what is no client.
+    """Refuse a client of a cluster, and an object that does not connect to a server.
 
     Raises:
         UsageError: it is one of these.

@@ -17,8 +17,8 @@
 -- was put there neither by us nor by delay-rq stays; a later call passes over it.
 --
 -- RQ 3 has rate limits: at most so many jobs of a limit's key are on lists or run. The others wait
--- in a sorted set of the key, and whoever finds a free slot pushes the first of them to its list.
--- So does this script.
+-- in a sorted set of the key. A worker that finds a free slot pushes the first to its list, and so
+-- does this script.
 local delayed, list, scheduled, queues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, prefix, delays, gate = unpack(ARGV, 1, 4)
 local limit, from, skip, unsaved = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
