@@ -52,8 +52,8 @@ def test_or_when_they_have_grown(bench: ProcessBench) -> None:
         with pytest.raises(UsageError, match="max_rss= is for executor='process'"):
             bench.worker(max_rss=1)
         return
-    jobs = [bench.queue.enqueue(tasks.grow, 60) for _ in range(4)]
-    bench.burst(max_rss=150 << 20, concurrency=1)
+    jobs = [bench.queue.enqueue(tasks.grow, 100) for _ in range(4)]
+    bench.burst(max_rss=300 << 20, concurrency=1)
     pids = [job.refresh().result for job in jobs]
     assert 1 < len(set(pids)) < 4
 

@@ -523,7 +523,7 @@ LATELY: Final = 120.0
 SELDOM: Final = 60.0
 """Seconds between retries of a job that has waited for longer, if few jobs of its task wait."""
 
-GAP_US: Final = 500_000
+GAP_US: Final = 750_000
 """Microseconds between two times at which jobs of one task are retried."""
 
 CLAIMS: Final = 2
