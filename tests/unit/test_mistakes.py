@@ -188,7 +188,7 @@ def enter(value: Any) -> None:
 
 
 def wait() -> Any:
-    """What a coroutine function has returned, if it was called by mistake."""
+    """Stand for a coroutine function, which the caller calls by mistake."""
     return object()
 
 
