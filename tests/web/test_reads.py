@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bide import DelayQueue, Queue, Worker, current_job
+from bide import DelayQueue, Queue, Retry, Worker, current_job
 from bide.protocol.commands.queues import WorkerReport, heartbeat
 from bide.protocol.keys import keys_of
 from bide.web import app
@@ -406,7 +406,7 @@ def test_a_queue_that_is_not_shown_is_not_named(one_url: str, mail: Queue) -> No
 
 def test_from_when_to_when_a_job_was_rescheduled(page: Page, mail: Queue) -> None:
     at = [datetime(2031, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
-    job = mail.enqueue_call(broken, (5,), at=at[0], retry=1)
+    job = mail.enqueue_call(broken, (5,), at=at[0], retry=Retry(1, backoff=["1h"]))
     job.reschedule(at=at[1])
     job.promote()
     work(mail)
