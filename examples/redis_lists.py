@@ -49,7 +49,7 @@ def main() -> None:
         print(queue.fetch(id).wait(timeout=30))
     while (error := unknown.refresh().error) is None:
         time.sleep(0.01)
-    print(f"send_fax is {unknown.status}: {error.message.partition(' (')[0]}")
+    print(f"send_fax is {unknown.state}: {error.message.partition(' (')[0]}")
 
     # One producer is a hundred times as loud as the other; a fair worker gives both the same.
     for name, jobs in (("loud", 1000), ("quiet", 10)):

@@ -28,7 +28,7 @@ def publish() -> str:
 
 @queue.task
 def alarm() -> str:
-    failed = [job for job in queue.parents() if job.status == bide.State.FAILED]
+    failed = [job for job in queue.parents() if job.state == bide.State.FAILED]
     error = failed[0].error
     return error.message if error else "?"
 
@@ -47,4 +47,4 @@ def main() -> None:
     try:
         broken.wait(timeout=30)
     except bide.JobCancelled:
-        print("broken album:", broken.status)
+        print("broken album:", broken.state)

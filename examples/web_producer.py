@@ -5,7 +5,7 @@ server is enough; a framework changes how routes are written, and nothing else. 
 
     POST /may: 202 {"created": true}
     POST /may: 202 {"created": false}
-    GET /may: 200 {"status": "completed", "result": "report-may.pdf"}
+    GET /may: 200 {"state": "completed", "result": "report-may.pdf"}
     GET /june: 404 {}
 """
 
@@ -36,7 +36,7 @@ class Application(BaseHTTPRequestHandler):
         except bide.JobNotFound:
             self.answer(404)
         else:
-            self.answer(200, status=job.status, result=job.result)
+            self.answer(200, state=job.state, result=job.result)
 
     def answer(self, code: int, **content: object) -> None:
         self.send_response(code)

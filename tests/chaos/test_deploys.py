@@ -198,7 +198,7 @@ def test_a_worker_that_holds_a_job_meanwhile_loses_it_to_a_newer_one(
     old.wait()
     new.terminate()
     assert new.wait() == 0
-    state = program.python(f"print(queue.fetch('{job.id}').status)")
+    state = program.python(f"print(queue.fetch('{job.id}').state)")
     assert state == "completed"
 
 
@@ -284,7 +284,7 @@ def test_a_job_that_needs_a_newer_worker_is_left_to_one(
     (job,) = queue.enqueue_many([Prepared("a", "+0", 5, body)])
     old = worker_pool.worker(one_url, "-q", "mail")
     old.says("job a is released: This job needs a newer bide")
-    eventually(lambda: job.refresh().status == "delayed")
+    eventually(lambda: job.refresh().state == "delayed")
     assert job.attempt == 0
     assert worker_pool.ledger.lines() == []
     new = worker_pool.worker(one_url, "-q", "mail", release=later)

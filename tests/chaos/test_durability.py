@@ -101,7 +101,7 @@ def test_unconfirmed_names_the_id_and_a_repeat_is_safe(two: Pair, queue: Queue) 
         ) as caught:
             queue.enqueue(TASK, job_id="order-7", durability="replica")
         assert caught.value.job_ids == ("order-7",)
-        assert queue.fetch("order-7").status == "waiting"
+        assert queue.fetch("order-7").state == "waiting"
     job = queue.enqueue(TASK, job_id="order-7", durability="replica")
     assert (job.created, job.confirmed) == (False, "replica")
     assert queue.counts().waiting == 1

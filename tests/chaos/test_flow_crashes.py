@@ -246,7 +246,7 @@ def test_flows_survive_workers_that_are_killed(
         if n % 5 == 4:
             worker_pool.workers[-1].kill()
             worker_pool.workers_at_work(1, one_url, *options)
-    eventually(lambda: all(job.refresh().status == "completed" for job in last))
+    eventually(lambda: all(job.refresh().state == "completed" for job in last))
     done = worker_pool.ledger.count("done")
     kinds = ("one", "two", "three", "last")
     assert set(done) == {f"{kind}-{n}" for kind in kinds for n in range(20)}

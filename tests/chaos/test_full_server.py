@@ -305,7 +305,7 @@ def test_one_that_cannot_save_refuses_changes_and_says_why(tank: Tank, disk: Dis
     for change in (lambda: tank.queue.enqueue(f"{JOBS}:quick"), job.promote, tank.queue.pause):
         with pytest.raises(ServerReadOnly, match=r"cannot write to its disk.* make room there"):
             change()
-    assert job.refresh().status == "delayed"
+    assert job.refresh().state == "delayed"
     assert hold(tank.direct, "mail") == before
     disk.mend()
     job.promote()
@@ -344,7 +344,7 @@ def test_a_worker_waits_until_the_server_can_save(
     new.says(" serves mail")
     new.says("make room there, or see in its log what it lacks. Trying again until it works.")
     disk.mend()
-    eventually(lambda: job.refresh().status == "completed")
+    eventually(lambda: job.refresh().state == "completed")
     for worker in (busy, new):
         worker.terminate()
         assert worker.wait() == 0

@@ -99,7 +99,7 @@ def test_a_second_attempt_that_is_given_back_is_the_second_again(
     worker_pool.open_gate("gate")
     assert worker_pool.worker(one_url, "-q", "mail", "--burst").wait() == 0
     assert [line.attempt for line in worker_pool.ledger.lines("begun")] == [1, 2, 2]
-    assert job.refresh().status == "completed"
+    assert job.refresh().state == "completed"
 
 
 @pytest.mark.slow

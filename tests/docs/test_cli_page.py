@@ -78,7 +78,7 @@ def url(one_url: str) -> Iterator[str]:
         queue.enqueue("x:later", delay="1h", job_id="later", group="g", unique=bide.Unique())
         queue.fetch("later").reschedule("2h")
         bide.Worker(queue, modules=__name__).run(burst=True)
-    assert failed.refresh().status == "failed"
+    assert failed.refresh().state == "failed"
     queue.schedules.upsert("hourly", "x:later", every="1h")
     doing = [RunningTask("mail", "x", "x:later", 1)]
     about = WorkerReport("host", 1, ["mail"], doing=doing, tasks=["x:later"])

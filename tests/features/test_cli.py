@@ -224,11 +224,11 @@ def test_what_is_not_given_is_the_tasks_own_as_far_as_it_is_known(home: Path, on
     )
     with contextlib.closing(Queue("mail", url=one_url)) as mail:
         own = mail.fetch(bide(home, "enqueue", "post:send", "1", url=one_url).stdout.split()[0])
-        assert (own.status, own.priority, own.group) == ("delayed", 9, "g")
+        assert (own.state, own.priority, own.group) == ("delayed", 9, "g")
     words = ("enqueue", "post:send", "1", "--no-check")
     with contextlib.closing(Queue("default", url=one_url)) as default:
         bides = default.fetch(bide(home, *words, url=one_url).stdout.split()[0])
-        assert (bides.status, bides.priority, bides.group) == ("waiting", 5, None)
+        assert (bides.state, bides.priority, bides.group) == ("waiting", 5, None)
 
 
 def test_arguments_that_the_worker_would_refuse_are_refused_at_once(

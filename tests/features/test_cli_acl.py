@@ -97,9 +97,9 @@ def test_a_producer_enqueues_waits_and_changes_and_a_worker_works(
         later.promote()
         assert later.wait(60) == 1
         hangs = mail.enqueue(jobs.hang)
-        eventually(lambda: hangs.refresh().status is State.ACTIVE)
+        eventually(lambda: hangs.refresh().state is State.ACTIVE)
         assert hangs.cancel()
-        eventually(lambda: hangs.refresh().status is State.CANCELLED)
+        eventually(lambda: hangs.refresh().state is State.CANCELLED)
     with mail.events(timeout=0.1) as events:
         job = mail.enqueue(jobs.add, 1, delay=60)
         mail.pause()
@@ -197,10 +197,10 @@ def test_an_operator_runs_what_looks_and_what_changes(as_user: As, home: Path, u
 def test_an_operator_stops_what_runs(as_user: As, home: Path, queue: Queue) -> None:
     with at_work(as_user("worker"), queue):
         hangs = queue.enqueue(jobs.hang)
-        eventually(lambda: hangs.refresh().status is State.ACTIVE)
+        eventually(lambda: hangs.refresh().state is State.ACTIVE)
         operator = as_user("operator")
         assert "asked to end" in said(bide(home, "jobs", "cancel", hangs.id, url=operator))
-        eventually(lambda: hangs.refresh().status is State.CANCELLED)
+        eventually(lambda: hangs.refresh().state is State.CANCELLED)
         shown = json.loads(said(bide(home, "workers", "--json", url=operator)))
         (name,) = [worker["name"] for worker in shown["workers"]]
         assert "was asked to stop" in said(bide(home, "workers", "stop", name, url=operator))

@@ -46,11 +46,11 @@ def take(queue: Queue, id: str) -> None:
     client = blocking.Client(queue.url)
     client.run(claim(keys_of(queue.name), "w", 1, 1, 60_000_000, 0))
     client.close()
-    assert queue.fetch(id).status == "active"
+    assert queue.fetch(id).state == "active"
 
 
 def states(queue: Queue, ids: list[str]) -> list[str]:
-    return [str(job.status) if job else "gone" for job in queue.fetch_many(ids)]
+    return [str(job.state) if job else "gone" for job in queue.fetch_many(ids)]
 
 
 # -- by id

@@ -90,7 +90,7 @@ def test_the_jobs_in_each_state_are_counted_and_listed(home: Path, queue: Queue)
         counts = queue.counts()
         for state in State:
             (job,) = queue.jobs(state)
-            assert job.status is state
+            assert job.state is state
             assert getattr(counts, state) == 1
             args = ("jobs", "ls", "-q", "work", "-s", str(state), "--json")
             listed = json.loads(said(run_bide(home, *args, url=queue.url)))["jobs"]

@@ -258,7 +258,7 @@ def test_a_failed_job_shows_its_attempts_log_and_progress(
 ) -> None:
     job = mail.enqueue("shop:chatty", HOSTILE, retry=1)
     work(home, one_url)
-    job.promote() if job.refresh().status != "failed" else None
+    job.promote() if job.refresh().state != "failed" else None
     work(home, one_url)
     shown = said(bide(home, "jobs", "show", job.id, url=one_url))
     assert shown.count("Traceback (most recent call last):") == 2

@@ -99,7 +99,7 @@ def test_pickles_are_read_only_where_that_was_allowed(
     job = queue.enqueue("shop:greet", "world")
     work = ("worker", "shop", "-q", "mail", "--burst")
     bide(home, *work, url=one_url, BIDE_SIGNING_KEYS=signing)
-    assert job.refresh().status == "failed"
+    assert job.refresh().state == "failed"
     assert job.error is not None
     assert "--allow-pickle" in job.error.message
     job.retry()
@@ -238,7 +238,7 @@ if __name__ == "__main__":
     if "alone" in sys.argv:
         bide.Worker(queue).run(burst=True)
         job.refresh()
-    print(job.id, job.status)
+    print(job.id, job.state)
 """
 
 

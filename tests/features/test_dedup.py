@@ -52,7 +52,7 @@ def test_a_unique_job_is_the_one_that_is_there(queue: Queue) -> None:
         "duplicate",
         "created",
     ]
-    assert (again.id, again.created, again.status) == (first.id, False, "waiting")
+    assert (again.id, again.created, again.state) == (first.id, False, "waiting")
     run(queue)
     assert (again.refresh().result, jobs.seen) == ("a 0", [("a", 0), ("b", 0)])
     assert queue.enqueue(dedup_tasks.index, "a", unique=Unique()).enqueue_result == "created"
@@ -164,7 +164,7 @@ def test_an_end_marker_has_a_list_run_with_lines_that_come_late(queue: Queue) ->
     assert queue.batch("web", LINES[1], close="300ms", **waits).id == job.id  # type: ignore[arg-type]
     late = queue.batch("web", LINES[2], **waits)  # type: ignore[arg-type]
     assert (late.id, late.due) == (job.id, job.refresh().due)
-    eventually(lambda: job.refresh().status == "waiting")
+    eventually(lambda: job.refresh().state == "waiting")
     assert run(queue) == 1
     assert len(job.refresh().args[0]) == 3
 
@@ -208,7 +208,7 @@ def test_a_retry_has_exactly_the_same_items(queue: Queue) -> None:
     assert later.enqueue_result == "created"
     run(queue)
     assert jobs.seen[:2] == [(0, 1, 2), (0, 1, 2)]
-    assert (job.refresh().status, job.attempt) == ("completed", 2)
+    assert (job.refresh().state, job.attempt) == ("completed", 2)
 
 
 def test_items_of_different_tasks_and_keys_do_not_meet(queue: Queue) -> None:
@@ -320,7 +320,7 @@ def test_an_item_that_is_not_signed_as_it_is_fails_them_all(
     body = direct.hget(queue.keys["jobs"], job.id)
     direct.hset(queue.keys["jobs"], job.id, body.replace(b"[1]", b"[7]"))
     run(queue)
-    assert (job.refresh().status, jobs.seen) == ("failed", [])
+    assert (job.refresh().state, jobs.seen) == ("failed", [])
     assert job.error is not None
     assert job.error.type == "bide.BadSignature"
 
@@ -333,7 +333,7 @@ def test_a_deduplicated_call_of_one_queue_is_good_in_no_other(
     there = other.batch("k", 2, into=dedup_tasks.flaky, quiet=0)
     direct.hset(other.keys["jobs"], there.id, direct.hget(queue.keys["jobs"], job.id))
     run(other)
-    assert there.refresh().status == "failed"
+    assert there.refresh().state == "failed"
     other.close()
 
 

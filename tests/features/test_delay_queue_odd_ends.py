@@ -98,13 +98,13 @@ def test_a_job_in_the_way_fails_with_a_note_and_blocks_nobody(pile: Any, url: st
         assert [item.data for item in items] == ["behind too"]
         items.ack()
     for job in (popped, taken):
-        assert job.refresh().status is State.FAILED
+        assert job.refresh().state is State.FAILED
         assert job.error is not None
         assert "not data" in job.error.message
     assert pile.items("failed") == [], "it is no item"
     assert queue.retry_many([popped.id, taken.id]) == ["ok", "ok"]
     assert burst(queue) == 2
-    assert [j.refresh().status for j in (popped, taken)] == [State.COMPLETED] * 2
+    assert [j.refresh().state for j in (popped, taken)] == [State.COMPLETED] * 2
     queue.close()
 
 
@@ -114,7 +114,7 @@ def test_a_worker_fails_an_item_with_a_sentence_and_loses_nothing(pile: Any, url
     job = queue.enqueue(jobs.add, 1)
     pushed = pile.push({"user": 1})
     assert burst(queue) == 2
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
     error = queue.fetch(pushed.id).error
     assert error is not None
     assert "This is an item of a DelayQueue, not a job" in error.message
@@ -195,7 +195,7 @@ def test_a_worker_refuses_a_delay_queue_before_it_takes_anything(pile: Any, url:
     with pytest.raises(UsageError, match="Queue orders is a delay queue: it holds data, which no"):
         Worker([other, pile.queue.name], url=url).run(burst=True)
     assert pile.length() == 50
-    assert job.refresh().status is State.WAITING
+    assert job.refresh().state is State.WAITING
     other.close()
 
 

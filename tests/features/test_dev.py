@@ -178,7 +178,7 @@ def test_the_worker_follows_the_source(tmp_path: Path, start: Start) -> None:
     dev.wait_for("no worker runs")
     assert Site(dev.url, None).workers() == []
     waiting = letters.enqueue("app:hello", "eve")
-    assert waiting.status == "waiting"
+    assert waiting.state == "waiting"
 
     app.write_text(APP.replace("hello {name}", "welcome back, {name}"))
     dev.wait_for("^welcome back, eve$")
@@ -320,7 +320,7 @@ def test_its_data_stay(tmp_path: Path, start: Start) -> None:
     again = start("app.py")
     again.wait_for("^hello ann$")
     with closing(Queue("letters", url=again.url)) as letters:
-        assert letters.fetch("bob").status == "delayed"
+        assert letters.fetch("bob").state == "delayed"
 
 
 def test_a_second_one_says_that_there_is_one(tmp_path: Path, start: Start) -> None:

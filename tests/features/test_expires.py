@@ -22,7 +22,7 @@ def test_a_job_lapses_and_its_neighbours_run() -> None:
         moment = queue.enqueue(TASK, 6, expires=datetime.now(UTC) + timedelta(hours=1))
         bed.advance("10m")
         Worker(queue, modules=tasks.__name__).run(burst=True)
-        states = [job.refresh().status for job in [*jobs, moment]]
+        states = [job.refresh().state for job in [*jobs, moment]]
         assert states == [State.COMPLETED, State.CANCELLED] * 3 + [State.COMPLETED]
         assert [job.expired for job in jobs] == [False, True] * 3
         with pytest.raises(JobCancelled, match="it had not started when it expired"):
@@ -32,7 +32,7 @@ def test_a_job_lapses_and_its_neighbours_run() -> None:
         assert jobs[1].expires == jobs[1].due + timedelta(minutes=5)
         jobs[1].retry()
         Worker(queue, modules=tasks.__name__).run(burst=True)
-        assert jobs[1].refresh().status == State.COMPLETED
+        assert jobs[1].refresh().state == State.COMPLETED
 
 
 def test_the_same_awaited_and_by_default_of_a_task() -> None:

@@ -55,7 +55,7 @@ class Facade:
         return lambda *args, **kwargs: self.call(member, *args, **kwargs)
 
     def states(self, ids: list[str]) -> list[str | None]:
-        return [job and str(job.status) for job in self.fetch_many(ids)]
+        return [job and str(job.state) for job in self.fetch_many(ids)]
 
 
 @pytest.fixture(params=["blocking", "awaited"])
@@ -156,7 +156,7 @@ def test_a_delay_that_has_passed_means_now(queue: Facade, url: str, passed: Any)
         queue.call(again.retry, delay=passed)
         for job in (*made, moved, again):
             queue.call(job.refresh)
-            assert job.status is State.WAITING
+            assert job.state is State.WAITING
             assert began <= job.due <= server_now(direct)
 
 
@@ -178,10 +178,10 @@ def test_a_job_is_moved_cancelled_retried_and_deleted(queue: Facade) -> None:
     call(job.promote)
     assert job.due <= datetime.now(UTC) + timedelta(seconds=1)
     assert call(job.cancel)
-    assert call(job.refresh).status is State.CANCELLED
+    assert call(job.refresh).state is State.CANCELLED
     call(job.retry, delay=60)
     assert job.due > datetime.now(UTC) + timedelta(seconds=50)
-    assert call(job.refresh).status is State.DELAYED
+    assert call(job.refresh).state is State.DELAYED
     assert call(job.delete)
     assert not call(job.delete)
     with pytest.raises(JobNotFound):
@@ -250,7 +250,7 @@ def test_what_is_due_next(queue: Facade) -> None:
     assert [job.id for job in queue.upcoming()] == ["a", "b", "c"]
     assert [job.id for job in queue.upcoming(2)] == ["a", "b"]
     assert [job.id for job in queue.upcoming(within="1h")] == ["a", "b"]
-    assert all(job.status is State.DELAYED for job in queue.upcoming())
+    assert all(job.state is State.DELAYED for job in queue.upcoming())
 
 
 def test_what_it_keeps(queue: Facade) -> None:

@@ -48,7 +48,7 @@ def other(url: str) -> Iterator[Queue]:
 def test_a_chain_runs_in_order_and_at_once(queue: Queue) -> None:
     steps = [queue.prepare(jobs.add, (n,), job_id=f"s{n}") for n in range(5)]
     added = queue.enqueue_many(chain(*steps))
-    assert [job.status for job in added] == ["waiting", *["blocked"] * 4]
+    assert [job.state for job in added] == ["waiting", *["blocked"] * 4]
     assert burst(queue) == 5
     assert jobs.seen == [("add", n, 0) for n in range(5)]
     assert queue.fetch("s3").parents == ("s2",)
@@ -91,7 +91,7 @@ def test_callbacks_of_a_group(queue: Queue) -> None:
     done, ended, failed = (queue.prepare(jobs.add, (10 + n,)) for n in range(3))
     added = queue.enqueue_many(fan_in(members, completed=done, ended=ended, failed=failed))
     burst(queue)
-    states = [job.refresh().status for job in added[3:]]
+    states = [job.refresh().state for job in added[3:]]
     assert states == ["cancelled", "completed", "completed"]
     assert added[3].cancelled_by == added[2].id
     with pytest.raises(JobCancelled, match=f"job {added[2].id}, that it waited for, did not"):
@@ -103,24 +103,24 @@ def test_the_alarm_of_a_group_that_succeeds_is_cancelled(queue: Queue) -> None:
     alarm = queue.prepare(jobs.fail, ("never",))
     *_, job = queue.enqueue_many(fan_in(members, failed=alarm))
     burst(queue)
-    assert (job.refresh().status, job.cancelled_by) == ("cancelled", None)
+    assert (job.refresh().state, job.cancelled_by) == ("cancelled", None)
 
 
 def test_a_retry_is_no_end(queue: Queue) -> None:
     first = queue.enqueue(jobs.fail, "twice", retry=Retry(1, backoff="fixed", base=60))
     second = queue.enqueue(jobs.add, 1, depends_on=[first])
     burst(queue)
-    assert second.refresh().status == "blocked"
+    assert second.refresh().state == "blocked"
 
 
 def test_it_waits_across_queues(queue: Queue, other: Queue) -> None:
     first = other.enqueue(jobs.add, 1)
     second = queue.enqueue(jobs.sum_of_parents, queue.url, depends_on=[first])
     third = other.enqueue(jobs.add, 3, depends_on=second)
-    assert [job.status for job in (second, third)] == ["blocked", "blocked"]
+    assert [job.state for job in (second, third)] == ["blocked", "blocked"]
     assert second.parents == (f"{{other}}{first.id}",)
     assert burst(queue, other) == 3
-    assert [job.refresh().status for job in (first, second, third)] == ["completed"] * 3
+    assert [job.refresh().state for job in (first, second, third)] == ["completed"] * 3
     assert second.result == 1
     for each in (queue, other):
         left = each._client._redis.zrange(each.keys["edges"], 0, -1)
@@ -133,13 +133,13 @@ def test_a_failure_goes_across_queues(queue: Queue, other: Queue) -> None:
     third = other.enqueue(jobs.add, 2, depends_on=[second], run_if="ended")
     assert burst(queue, other) == 2
     assert second.refresh().cancelled_by == f"{{other}}{first.id}"
-    assert third.refresh().status == "completed"
+    assert third.refresh().state == "completed"
 
 
 def test_one_that_has_ended_in_another_queue_is_not_waited_for(queue: Queue, other: Queue) -> None:
     first = other.enqueue(jobs.add, 1)
     burst(other)
-    assert queue.enqueue(jobs.add, 2, depends_on=first).status == "waiting"
+    assert queue.enqueue(jobs.add, 2, depends_on=first).state == "waiting"
     with pytest.raises(JobNotFound, match=r"'\{other\}nobody' to wait for, so nothing was added"):
         queue.enqueue(jobs.add, 2, depends_on="{other}nobody", job_id="x")
     assert queue.fetch_many(["x"]) == [None]
@@ -167,10 +167,10 @@ def test_who_hears_nothing_of_another_queue_asks(queue: Queue, other: Queue) -> 
         )
     )
     burst(queue)
-    assert second.refresh().status == "blocked"
+    assert second.refresh().state == "blocked"
     queue._client._redis.zadd(queue.keys["expiring"], {second.id: 1})  # a minute has passed
     assert burst(queue) == 1
-    assert second.refresh().status == "completed"
+    assert second.refresh().state == "completed"
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_what_is_removed_while_nobody_hears_is_as_good_as_cancelled(
     other._client._redis.delete(other.keys["edges"])
     queue._client._redis.zadd(queue.keys["expiring"], {second.id: 1})
     burst(queue)
-    assert second.refresh().status == "cancelled"
+    assert second.refresh().state == "cancelled"
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_what_was_told_twice_changes_nothing(queue: Queue, other: Queue) -> None
     queue._client.run(
         enqueue_commands.resolve(queue.keys, [("second", f"{{other}}{first.id}", "F")])
     )
-    assert second.refresh().status == "completed"
+    assert second.refresh().state == "completed"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_what_was_deduplicated_can_be_waited_for(queue: Queue) -> None:
 def test_jobs_of_a_group_may_wait_for_each_other(queue: Queue) -> None:
     steps = [queue.prepare(jobs.add, (n,), group="g") for n in range(3)]
     *_, last = queue.enqueue_many(chain(*steps))
-    assert (last.group, last.status) == ("g", "blocked")
+    assert (last.group, last.state) == ("g", "blocked")
     burst(queue)
     assert last.refresh().result == 2
 
@@ -287,7 +287,7 @@ def test_a_job_of_another_server_is_refused(queue: Queue) -> None:
 
 
 def test_an_empty_list_is_nothing_to_wait_for(queue: Queue) -> None:
-    assert queue.enqueue(jobs.add, 1, depends_on=[], run_if="ended").status == "waiting"
+    assert queue.enqueue(jobs.add, 1, depends_on=[], run_if="ended").state == "waiting"
 
 
 def test_a_parent_that_is_no_more_is_named(queue: Queue) -> None:
@@ -304,5 +304,5 @@ def test_one_that_waits_for_many_is_one_job(queue: Queue) -> None:
     parents = [queue.prepare(jobs.add, (n,)) for n in range(3 * enqueue_commands.CHUNK)]
     *_, last = queue.enqueue_many(fan_in(parents, completed=queue.prepare(jobs.add, (-1,))))
     assert burst(queue) == 3 * enqueue_commands.CHUNK + 1
-    assert last.refresh().status == "completed"
+    assert last.refresh().state == "completed"
     assert jobs.seen[-1] == ("add", -1, 0)

@@ -53,4 +53,4 @@ def test_one_that_waits_can_be_moved_and_made_to_run(home: Path, one_url: str, m
     shown = said(bide(home, "jobs", "show", "second", url=one_url))
     assert "if it does not wait any more by then" in shown
     said(bide(home, "jobs", "promote", "second", url=one_url))
-    assert mail.fetch("second").status == "waiting"
+    assert mail.fetch("second").state == "waiting"

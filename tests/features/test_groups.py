@@ -37,7 +37,7 @@ def test_jobs_of_groups_run_one_after_another_in_every_executor(
     with queue.events(kinds=("active", "completed", "drained")) as events:
         serve(queue, concurrency=8, executor=executor)
         told = list(takewhile(lambda event: event.kind != "drained", events))
-    assert [job.refresh().status for job in jobs] == [State.COMPLETED] * 31
+    assert [job.refresh().state for job in jobs] == [State.COMPLETED] * 31
     for g in range(3):
         ids = [job.id for n, job in enumerate(jobs[:30]) if n % 3 == g]
         mine = [(event.job_id, event.kind) for event in told if event.job_id in ids]
@@ -56,7 +56,7 @@ def test_a_group_is_paused_configured_and_counted() -> None:
         group = queue.group("by-default")
         group.pause()
         serve(queue)
-        assert {job.refresh().status for job in jobs} == {State.WAITING}
+        assert {job.refresh().state for job in jobs} == {State.WAITING}
         assert jobs[0].group == "by-default"
         assert group.counts() == GroupCounts("by-default", 0, 3, 0, 5, 2, False, True)
         assert [one.name for one in queue.groups()] == ["by-default", "other"]
@@ -64,7 +64,7 @@ def test_a_group_is_paused_configured_and_counted() -> None:
         group.resume()
         bed.advance("2h")
         serve(queue)
-        assert {job.refresh().status for job in [*jobs, other]} == {State.COMPLETED}
+        assert {job.refresh().state for job in [*jobs, other]} == {State.COMPLETED}
         assert [one.is_configured for one in queue.groups()] == [True]
         group.configure(concurrency=None)
         assert queue.groups() == []
@@ -148,6 +148,6 @@ def test_groups_go_on_over_a_cluster(tmp_path: Path) -> None:
         queue = Queue("mail", url=servers.url)
         jobs = queue.enqueue_many([queue.prepare(TASK, [n], group=f"g{n % 2}") for n in range(8)])
         serve(queue)
-        assert [job.refresh().status for job in jobs] == [State.COMPLETED] * 8
+        assert [job.refresh().state for job in jobs] == [State.COMPLETED] * 8
         assert queue.groups() == []
         queue.close()

@@ -66,7 +66,7 @@ def test_a_job_of_a_schedule_has_the_schedule_s_time_instead(queue: Queue) -> No
     by_hand = queue.schedules.run("nightly")
     assert by_hand.enqueued is not None
     with at_work(queue, modules=MINE):
-        eventually(lambda: by_hand.refresh().status == State.COMPLETED)
+        eventually(lambda: by_hand.refresh().state == State.COMPLETED)
     at = round(time.time() * 1e6)
     fired = queue.enqueue(plain, 1, job_id=f"nightly@{at}")
     assert fired.enqueued is None
@@ -97,7 +97,7 @@ def test_it_says_how_long_it_ran(queue: Queue) -> None:
         assert running is not None
         assert waits.refresh().run_time > running  # type: ignore[operator]
         jobs.gate.set()
-        eventually(lambda: waits.refresh().status == State.COMPLETED)
+        eventually(lambda: waits.refresh().state == State.COMPLETED)
     assert waits.finished is not None
     assert waits.started is not None
     assert waits.run_time == (waits.finished - waits.started).total_seconds()
@@ -115,7 +115,7 @@ def test_a_job_that_waits_for_its_retry_says_how_long_the_last_attempt_took(queu
 def test_a_job_that_snoozed_does_not_say_it(queue: Queue) -> None:
     job = queue.enqueue(snoozes)
     burst(queue, modules=MINE)
-    assert job.refresh().status == State.DELAYED
+    assert job.refresh().state == State.DELAYED
     assert job.run_time is None
 
 

@@ -57,7 +57,7 @@ def test_a_job_holds_its_queue(queue: Queue, executor: Any, hold: Any, start: An
     assert burst(queue, executor=executor, concurrency=1) == 4
     until = first.refresh().result
     assert isinstance(until, float)
-    assert [job.refresh().status for job in others] == [State.COMPLETED] * 3
+    assert [job.refresh().state for job in others] == [State.COMPLETED] * 3
     assert min(results(others)) >= until
     assert (first.attempt, first.error) == (1, None)
     assert queue.counts().limits == Limits()
@@ -80,8 +80,8 @@ def test_a_burst_waits_for_the_rate_of_a_group(queue: Queue) -> None:
     made = [queue.enqueue(surface.started, group="shop-7") for _ in range(3)]
     later = queue.enqueue(surface.started, group="shop-8", delay=3600)
     assert burst(queue) == 3
-    assert [job.refresh().status for job in made] == [State.COMPLETED] * 3
-    assert later.refresh().status is State.DELAYED
+    assert [job.refresh().state for job in made] == [State.COMPLETED] * 3
+    assert later.refresh().state is State.DELAYED
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_a_worker_that_gives_running_jobs_back_frees_nothing_of_the_rate(
     with at_work(queue, executor=executor, concurrency=2) as worker:
         eventually(lambda: job.refresh().logs)
         worker.stop()  # and again as the context ends, which does not wait
-    assert job.refresh().status is State.WAITING
+    assert job.refresh().state is State.WAITING
     assert kinds(job) == ["limited", "no_worker"]
 
 
@@ -114,7 +114,7 @@ def test_what_runs_is_no_more_than_is_allowed_in_the_whole_fleet(queue: Queue) -
     with at_work(queue), at_work(queue):
         jobs.wait_seen(2)
         assert queue.counts().active == 2
-        waiting = next(job for job in made if job.refresh().status is State.WAITING)
+        waiting = next(job for job in made if job.refresh().state is State.WAITING)
         assert kinds(waiting) == ["concurrency"]
         jobs.gate.set()
         for job in made:
@@ -210,7 +210,7 @@ def test_a_busy_worker_is_a_reason_and_a_task_that_none_serves(queue: Queue) -> 
         running.wait(60)
         waiting.wait(60)
         stray = queue.enqueue("nowhere:at_all")
-        eventually(lambda: stray.refresh().status is State.DELAYED)
+        eventually(lambda: stray.refresh().state is State.DELAYED)
         assert kinds(stray)[0] == "not_served"
         assert worker.name
 

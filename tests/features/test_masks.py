@@ -105,7 +105,7 @@ def test_filters_of_the_command_line_see_what_the_mask_hides(home: Path, mail: Q
     id = login(mail)
     args = ("jobs", "cancel", "-q", "mail", "--arg", "password=hunter2", "--yes")
     assert said(bide(home, *args, url=mail.url, BIDE_MASK="secrets")) == "1 job cancelled.\n"
-    assert mail.fetch(id).status == "cancelled"
+    assert mail.fetch(id).state == "cancelled"
 
 
 def test_a_function_of_ones_own_also_masks_errors(home: Path, mail: Queue) -> None:
@@ -142,7 +142,7 @@ def test_data_is_masked_in_lists(home: Path, one_url: str) -> None:
 def test_a_result_that_was_waited_for_is_masked_as_text(home: Path, mail: Queue) -> None:
     job = mail.enqueue("log_in", user="ada", password="hunter2", job_id="a")
     said(bide(home, "worker", "--burst", url=mail.url))
-    assert job.refresh().status == "completed"
+    assert job.refresh().state == "completed"
     shown = said(bide(home, "jobs", "show", "a", url=mail.url, **ALONE))
     assert '{"user": "ada", "token": "•••"}' in shown
     args = ("enqueue", "log_in", "ada", "x", "-q", "mail", "--id", "a", "--wait")

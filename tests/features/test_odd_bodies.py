@@ -21,7 +21,7 @@ def test_the_worker_lives_on_and_the_job_says_why(url: str, odd: str) -> None:
     (bad,) = queue.enqueue_many([Prepared("bad", "+0", 9, body)])
     (after,) = queue.enqueue_many([good])
     assert burst(queue) == 2
-    assert (bad.refresh().status, after.refresh().status) == (State.FAILED, State.COMPLETED)
+    assert (bad.refresh().state, after.refresh().state) == (State.FAILED, State.COMPLETED)
     assert bad.error is not None
     assert bad.error.type == "bide.PayloadError"
     assert "not one of bide's: Expected `float`" in bad.error.message

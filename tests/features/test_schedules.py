@@ -111,7 +111,7 @@ async def test_the_awaited_queue_does_the_same(one_url: str) -> None:
     assert await schedules.next("report", 1) == [schedule.next]
     job = await schedules.run("report")
     await job.refresh()
-    assert (job.status, job.schedule, job.schedule_time) == (State.WAITING, "report", None)
+    assert (job.state, job.schedule, job.schedule_time) == (State.WAITING, "report", None)
     assert (await schedules.pause("report")).paused
     assert not (await schedules.resume("report")).paused
     assert await schedules.delete("report")
@@ -375,7 +375,7 @@ def test_what_a_schedule_makes_is_signed_for_the_schedule(
         burst(mail)
         for one in runs:
             one.refresh()
-        assert [one.status for one in runs] == [State.FAILED] * len(forged) + [State.COMPLETED]
+        assert [one.state for one in runs] == [State.FAILED] * len(forged) + [State.COMPLETED]
         assert all(one.error and one.error.type == "bide.BadSignature" for one in runs[:-1])
         assert mail.schedules.upsert("b", jobs.add, (2,), at=mail.schedules.fetch("b").at)
 

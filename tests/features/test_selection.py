@@ -42,8 +42,8 @@ def test_one_line_cancels_all_delayed_jobs_of_a_user(queue: Queue) -> None:
     ]
     result = queue.where(state="delayed", kwargs={"user_id": 42}).cancel()
     assert result == BulkResult(looked=6, total=6, found=3, changed=3, results={"ok": 3})
-    assert {str(job.refresh().status) for job in theirs} == {"cancelled"}
-    assert "cancelled" not in {str(job.refresh().status) for job in kept}
+    assert {str(job.refresh().state) for job in theirs} == {"cancelled"}
+    assert "cancelled" not in {str(job.refresh().state) for job in kept}
 
 
 def test_awaited_the_same(url: str, queue: Queue) -> None:
@@ -219,7 +219,7 @@ def test_retry(queue: Queue) -> None:
     failed = queue.enqueue(jobs.fail, "no order")
     burst(queue)
     assert queue.where(error="no order").retry(delay=LATER).changed == 1
-    assert failed.refresh().status == "delayed"
+    assert failed.refresh().state == "delayed"
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,10 @@ def test_what_is_not_signed_fails_undecoded_and_keeps_its_bytes(
     work.resume()
     run(work)
     assert jobs.seen == [("add", 1, 0)], "a neighbour is not held up"
-    assert good.refresh().status is State.COMPLETED
+    assert good.refresh().state is State.COMPLETED
     for id, data in [*forged.items(), (moved.id, body_of(direct, moved.id))]:
         seen = work.fetch(id)
-        assert seen.status is State.FAILED
+        assert seen.state is State.FAILED
         assert seen.error is not None
         assert seen.error.type == "bide.BadSignature", seen.error
         assert "not one of bide's" not in seen.error.message, "nobody has tried to read it"
@@ -110,7 +110,7 @@ def test_one_that_failed_for_want_of_a_key_runs_once_the_key_is_there(
     job = work.enqueue(jobs.add, 2, 3)
     monkeypatch.setenv("BIDE_SIGNING_KEYS", TWO)
     run(work)
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
     assert "the key 'one', which this process does not have" in str(job.error)
     monkeypatch.setenv("BIDE_SIGNING_KEYS", f"{TWO},{ONE}")
     job.retry()
@@ -142,8 +142,8 @@ def test_a_change_over_takes_what_is_old_and_no_forgery(
     )
     monkeypatch.setenv("BIDE_SIGNING_KEYS", f"{ONE},unsigned")
     run(work)
-    assert old.refresh().status is State.COMPLETED
-    assert work.fetch("forged").status is State.FAILED
+    assert old.refresh().state is State.COMPLETED
+    assert work.fetch("forged").state is State.FAILED
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_data_that_are_not_signed_fail_and_stay_as_they_are(
     assert (counts.totals["completed"], counts.totals["failed"]) == (1, 2)
     for id, data in (("b", body), ("c", b'\x03{"user":3}')):
         seen = pile.queue.fetch(id)
-        assert seen.status is State.FAILED
+        assert seen.state is State.FAILED
         assert seen.error is not None
         assert seen.error.type == "bide.BadSignature"
         assert body_of(direct, id, "orders") == data

@@ -44,7 +44,7 @@ def test_jobs_run_over_tls(secured: Secured) -> None:
     queue = Queue("mail", url=url)
     job = queue.enqueue("tests.support.jobs:add", 1, 2)
     assert Worker([queue], modules=["tests.support.jobs"]).run(burst=True) == 1
-    assert job.refresh().status == "completed"
+    assert job.refresh().state == "completed"
     queue.close()
 
 
@@ -81,7 +81,7 @@ def test_a_client_shows_its_certificate_to_a_server_that_demands_one(
     queue = Queue("mail", url=url + own)
     job = queue.enqueue("tests.support.jobs:add", 1, 2)
     assert Worker([queue], modules=["tests.support.jobs"]).run(burst=True) == 1
-    assert job.refresh().status == "completed"
+    assert job.refresh().state == "completed"
     queue.close()
 
 

@@ -139,7 +139,7 @@ def test_what_the_guide_shows_with_redis_cli_is_so(home: Path, one_url: str, que
     assert differs(shown, done.stdout) is None
     work(home, one_url)
     job = queue.fetch("order-42")
-    assert (job.status, job.result) == (State.COMPLETED, "hello to ann@example.org")
+    assert (job.state, job.result) == (State.COMPLETED, "hello to ann@example.org")
 
 
 def _tools(home: Path, url: str) -> Path:
@@ -336,7 +336,7 @@ def test_a_bad_body_ends_its_own_job_with_a_clear_error_and_no_other(
     _burst(one_url)
     job = queue.fetch("bad")
     # What nobody serves may be of a deployment under way: it waits, and is not run either.
-    assert job.status is (State.DELAYED if type == "TaskNotFound" else State.FAILED)
+    assert job.state is (State.DELAYED if type == "TaskNotFound" else State.FAILED)
     assert job.error is not None
     assert job.error.type == f"bide.{type}"
     assert re.search(message.replace("$", r"\$").replace("|", r"\|"), job.error.message), (

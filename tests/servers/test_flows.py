@@ -25,7 +25,7 @@ def test_a_job_waits_for_jobs_on_another_node(nodes: Cluster) -> None:
     steps = [mail.prepare(jobs.add, (n,)) for n in range(10, 13)]
     *_, last = mail.enqueue_many(fan_in(chain(*steps), completed=mail.prepare(jobs.add, (13,))))
     Worker([mail, other], modules="tests.support.jobs").run(burst=True)
-    assert [job.refresh().status for job in (first, second, third, last)] == ["completed"] * 4
+    assert [job.refresh().state for job in (first, second, third, last)] == ["completed"] * 4
     assert [job.result for job in mail.parents(second.id)] == [1]
     with contextlib.closing(client_of(nodes.url)) as client:
         for name in ("mail", "other"):

@@ -69,7 +69,7 @@ def test_workers_of_processes(servers: Servers, worker_pool: WorkerPool) -> None
         options = ("-q", "mail", "-w", "2", "--executor", "process", "--burst")
         run = bide(worker_pool, "worker", "tests.support.ledger_jobs", *options, url=servers.url)
         assert run.returncode == 0, run.stderr
-        assert {job.refresh().status for job in jobs} == {"completed"}
+        assert {job.refresh().state for job in jobs} == {"completed"}
         assert worker_pool.ledger.count("done").keys() == {job.id for job in jobs}
 
 

@@ -132,8 +132,8 @@ class RelayTests:
         assert left == [("enqueue", "a"), ("cancel", "b")]
         assert shop.send(sender)[:2] == (2, 2)
         sender.close()
-        assert shop.queue.fetch("a").status == "delayed"
-        assert shop.queue.fetch("b").status == "cancelled"
+        assert shop.queue.fetch("a").state == "delayed"
+        assert shop.queue.fetch("b").state == "cancelled"
 
     def test_calls_of_one_dedup_key_are_sent_in_order(self, shop: Shop) -> None:
         task = shop.queue.task(work)
@@ -175,7 +175,7 @@ class RelayTests:
         assert shop.send(quick)[:2] == (1, 1)
         quick.close()
         slow.close()
-        assert shop.queue.fetch("a").status == "cancelled"
+        assert shop.queue.fetch("a").state == "cancelled"
         assert shop.rows() == []
 
     def test_a_fast_path_that_comes_late_sends_nothing(self, shop: Shop) -> None:
@@ -235,14 +235,14 @@ class RelayTests:
         assert child.error
         shop.set_retry_us(0)
         assert shop.outbox.relay(burst=True) == 2
-        assert shop.queue.fetch("child").status == "blocked"
+        assert shop.queue.fetch("child").state == "blocked"
 
     def test_a_flow_in_one_transaction(self, shop: Shop) -> None:
         task = shop.queue.task(work)
         with shop.writing() as change:
             change.enqueue(task.options(job_id="parent"), 1)
             change.enqueue(task.options(job_id="child", depends_on="parent"), 1)
-        assert shop.queue.fetch("child").status == "blocked"
+        assert shop.queue.fetch("child").state == "blocked"
 
     def test_it_waits_for_the_server(
         self, shop: Shop, tmp_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
@@ -344,8 +344,8 @@ class RelayTests:
         orders = shop.orders()
         assert len(orders) == 200
         for i in orders:
-            assert shop.queue.fetch(f"a{i}").status == "cancelled"
-            assert shop.queue.fetch(f"b{i}").status == "delayed"
+            assert shop.queue.fetch(f"a{i}").state == "cancelled"
+            assert shop.queue.fetch(f"b{i}").state == "delayed"
 
     @pytest.mark.slow
     @pytest.mark.parametrize("server_too", [False, True])

@@ -73,10 +73,10 @@ def test_the_readme_example_runs(
         shop.place(2)
         shop.paid(2)
         first, second = shop.queue.fetch("unpaid-1"), shop.queue.fetch("unpaid-2")
-        assert (first.status, second.status) == (State.DELAYED, State.CANCELLED)
+        assert (first.state, second.state) == (State.DELAYED, State.CANCELLED)
         first.promote()
         assert Worker([shop.queue], modules=["shop"]).run(burst=True) == 1
-        assert first.refresh().status is State.COMPLETED
+        assert first.refresh().state is State.COMPLETED
     finally:
         shop.queue.close()
         del sys.modules["shop"]

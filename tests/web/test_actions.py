@@ -53,7 +53,7 @@ def test_one_job_is_changed_at_once(desk: Page, mail: Queue) -> None:
         assert reply.status == 303
         assert reply.headers["location"] == f"/job?q=mail&id={job.id}"
         job.refresh()
-        return str(job.status)
+        return str(job.state)
 
     before = job.due
     assert does(verb="reschedule", delay="2h") == "delayed"
@@ -336,7 +336,7 @@ def test_what_is_to_run_again_meanwhile_is_not_deleted(one_url: str, mail: Queue
 
     def again(task: str, kind: str, value: Any) -> Any:
         """Somebody retries it while it is looked at."""
-        if job.refresh().status == "failed":
+        if job.refresh().state == "failed":
             job.retry()
         return value
 
@@ -344,7 +344,7 @@ def test_what_is_to_run_again_meanwhile_is_not_deleted(one_url: str, mail: Queue
     with serve(app(url=one_url, mask=again, local_role="operator")) as desk:
         done = desk.post(**form, sure="1")
     assert "Skipped: 1 enqueued again" in done.text
-    assert job.refresh().status == "waiting"
+    assert job.refresh().state == "waiting"
 
 
 def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue) -> None:

@@ -107,7 +107,7 @@ def test_rows_are_retried_and_deleted(outbox: Outbox, mail: Queue, desk: Page) -
     mail.enqueue(cancel_unpaid, 1, job_id="nobody")
     assert desk.post(verb="retry-rows", outbox=NAME).status == 303
     assert outbox.relay(burst=True) == 2
-    assert mail.fetch("lost-3").status == "blocked"
+    assert mail.fetch("lost-3").state == "blocked"
 
 
 @pytest.mark.parametrize(

@@ -199,8 +199,8 @@ def test_all_failed_jobs_of_one_kind_are_retried(desk: Page, mail: Queue, one_ur
     form = {"verb": "retry", "state": "failed", "kind": kind}
     assert "Retry 3 jobs" in desk.post(**form).text
     assert "3 jobs retried" in desk.post(**form, sure="3").text
-    assert {str(job and job.status) for job in mail.fetch_many(ids)} == {"waiting"}
-    assert mail.fetch(other).status == "failed"
+    assert {str(job and job.state) for job in mail.fetch_many(ids)} == {"waiting"}
+    assert mail.fetch(other).state == "failed"
 
 
 def test_what_will_be_retried(desk: Page, page: Page, mail: Queue, one_url: str) -> None:

@@ -66,8 +66,8 @@ def test_its_decorator_says_how_they_run_unless_they_do(queue: Queue) -> None:
     queue.task(name="*", retry=Retry(3, "fixed", "1h"))(failing)
     job, own = queue.enqueue("unknown"), queue.enqueue("other", retry=Retry(0))
     burst(queue, modules=())
-    assert (job.refresh().status, job.attempt) == (State.DELAYED, 1)
-    assert own.refresh().status is State.FAILED
+    assert (job.refresh().state, job.attempt) == (State.DELAYED, 1)
+    assert own.refresh().state is State.FAILED
     assert own.error is not None
     assert own.error.message == "other"
 
@@ -84,7 +84,7 @@ def test_a_function_of_a_kind_that_the_executor_does_not_run_is_not_caught(queue
     queue.task(name="*")(caught)
     job = queue.enqueue(jobs.add_async, 1)
     assert burst(queue, executor="thread") == 0
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
 
 
 def test_there_is_one_and_no_call_enqueues_it(queue: Queue) -> None:
@@ -101,7 +101,7 @@ def test_there_is_one_and_no_call_enqueues_it(queue: Queue) -> None:
 def test_without_one_they_wait_as_before(queue: Queue) -> None:
     job = queue.enqueue("send_email")
     assert burst(queue) == 0
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
     with pytest.raises(TaskNotFound):
         tasks.TaskRegistry().find_to_run("send_email")
 

@@ -160,10 +160,10 @@ def play(home: Path, url: str, executor: str) -> Scene:
             done = bide(home, *command, "--log-format", "json", url=url)
             assert done.returncode == 0, done.stderr
             log += [json.loads(line) for line in done.stderr.splitlines()]
-            if jobs["missing"].refresh().status not in FINISHED:
+            if jobs["missing"].refresh().state not in FINISHED:
                 age(direct, queue, jobs["missing"].id, 1000)
                 jobs["missing"].promote()
-    states = {name: job.refresh().status for name, job in jobs.items()}
+    states = {name: job.refresh().state for name, job in jobs.items()}
     (home / "heard").touch()
     lines = [json.loads(line) for line in (home / "heard").read_text().splitlines()]
     queue.close()
@@ -308,7 +308,7 @@ def test_a_job_whose_id_is_not_utf_8_fails_and_ends_no_worker(
         command = ["worker", "shop", "-q", "mail", "--burst", "-v", "-x", executor]
         done = bide(tmp_path, *command, url=one_url)
         assert done.returncode == 0, done.stderr
-        assert usual.refresh().status == State.COMPLETED
+        assert usual.refresh().state == State.COMPLETED
         notes: Any = direct.hget(queue.keys["notes"], odd)
         assert b"The id of this job is not UTF-8" in notes
 
@@ -330,4 +330,4 @@ def test_a_crash_under_a_name_of_another_programs_is_heard_of(
         assert done.returncode == 0, done.stderr
         lines = [json.loads(line) for line in (tmp_path / "heard").read_text().splitlines()]
         assert {line["id"] for line in lines} == {lost.id}
-        assert [queue.fetch(id).status for id in ids] == [State.COMPLETED] * 3
+        assert [queue.fetch(id).state for id in ids] == [State.COMPLETED] * 3

@@ -72,7 +72,7 @@ def test_any_error_fails_its_job_and_frees_its_slot(
         for job in jobs:
             with pytest.raises(JobFailed):
                 job.wait(60)
-            assert job.refresh().status is State.FAILED
+            assert job.refresh().state is State.FAILED
             assert job.error is not None
             assert "JobTimeout" not in job.error.type
             assert "WorkerCrashed" not in job.error.type

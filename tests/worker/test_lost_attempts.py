@@ -69,7 +69,7 @@ def play(home: Path, url: str, executor: str) -> Scene:
     command = ["worker", "shop", "--burst", "-x", executor]
     done = bide(home, *command, *(f"-q{name}" for name in queues), url=url)
     assert done.returncode == 0, done.stderr
-    states = {name: job.refresh().status for name, job in jobs.items()}
+    states = {name: job.refresh().state for name, job in jobs.items()}
     (home / "heard").touch()
     lines = [json.loads(line) for line in (home / "heard").read_text().splitlines()]
     for queue in queues.values():

@@ -24,11 +24,11 @@ OTHER = ["tests.support.surface"]
 def test_a_job_without_retries_waits_for_the_worker_that_has_its_function(queue: Queue) -> None:
     job = queue.enqueue(jobs.add, 1)
     assert burst(queue, modules=OTHER) == 0
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
     assert job.attempt == 0
     job.promote()
     assert burst(queue) == 1
-    assert (job.refresh().status, job.attempt, job.result) == (State.COMPLETED, 1, 1)
+    assert (job.refresh().state, job.attempt, job.result) == (State.COMPLETED, 1, 1)
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_what_a_module_does_not_define_may_come_with_its_next_version(
 ) -> None:
     job = queue.enqueue(f"{MODULE}:{task}")
     burst(queue)
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
     assert job.error is not None
     assert job.error.type == "bide.TaskNotFound"
 
@@ -70,13 +70,13 @@ def test_functions_of_the_other_kind_wait_for_a_worker_that_runs_them(
 ) -> None:
     ours, other = queue.enqueue(runs, 1), queue.enqueue(leaves, 1)
     assert burst(queue, executor=executor) == 1
-    assert ours.refresh().status is State.COMPLETED
-    assert (other.refresh().status, other.attempt) == (State.DELAYED, 0)
+    assert ours.refresh().state is State.COMPLETED
+    assert (other.refresh().state, other.attempt) == (State.DELAYED, 0)
     assert other.error is not None
     assert f"executor='{executor}' does not run; start a worker with" in other.error.message
     other.promote()
     assert burst(queue) == 1
-    assert other.refresh().status is State.COMPLETED
+    assert other.refresh().state is State.COMPLETED
 
 
 def test_but_a_callback_may_be_of_either(queue: Queue) -> None:
@@ -93,11 +93,11 @@ def test_what_nobody_serves_in_all_that_time_has_failed(
     age(raw, queue, job.id, outcome.PATIENCE - 60)
     job.promote()
     burst(queue)
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
     age(raw, queue, job.id, 61)
     job.promote()
     burst(queue)
-    assert (job.refresh().status, job.attempt) == (State.FAILED, 1)
+    assert (job.refresh().state, job.attempt) == (State.FAILED, 1)
     assert job.error is not None
     assert "bide worker os" in job.error.message
     assert job.error.message.endswith("No worker that took this job in 10m has it.")
@@ -114,14 +114,14 @@ def test_that_is_an_error_of_the_attempt_and_the_next_waits_as_well(
     age(raw, queue, job.id, outcome.PATIENCE + 1)
     job.promote()
     burst(queue, modules=OTHER)
-    assert (job.refresh().status, job.attempt) == (State.DELAYED, 1)
+    assert (job.refresh().state, job.attempt) == (State.DELAYED, 1)
     assert job.due.timestamp() - job.attempts[-1].ended.timestamp() > 3000
     job.promote()
     burst(queue, modules=OTHER)
-    assert (job.refresh().status, job.attempt) == (State.DELAYED, 1)
+    assert (job.refresh().state, job.attempt) == (State.DELAYED, 1)
     job.promote()
     burst(queue)
-    assert (job.refresh().status, job.attempt) == (State.COMPLETED, 2)
+    assert (job.refresh().state, job.attempt) == (State.COMPLETED, 2)
 
 
 def test_a_job_that_has_been_due_for_long_waits_from_its_first_claim_on(
@@ -131,7 +131,7 @@ def test_a_job_that_has_been_due_for_long_waits_from_its_first_claim_on(
     (due,) = (key for key in queue.keys.names["due"] if raw.exists(key))
     raw.zincrby(due, -7200e6, job.id)
     burst(queue, modules=OTHER)
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_a_job_with_a_new_argument_waits_for_a_newer_worker(
         assert burst(queue) == 0
         job.refresh().promote()
     (attempt,) = job.refresh().attempts
-    assert (job.status, job.attempt) == (State.WAITING, 0)
+    assert (job.state, job.attempt) == (State.WAITING, 0)
     assert attempt.error is not None
     assert attempt.error.type == "bide.PayloadError"
     assert why in attempt.error.message
@@ -211,7 +211,7 @@ def test_a_job_with_a_new_argument_waits_for_a_newer_worker(
     task, _, _ = kept.partition(b',"args"')
     raw.hset(queue.keys["jobs"], job.id, task + b"," + as_it_will_be + b"}")
     assert burst(queue) == 1
-    assert (job.refresh().status, job.attempt) == (State.COMPLETED, 1)
+    assert (job.refresh().state, job.attempt) == (State.COMPLETED, 1)
 
 
 def test_what_no_worker_takes_in_all_that_time_has_failed_with_the_same_error(
@@ -222,7 +222,7 @@ def test_what_no_worker_takes_in_all_that_time_has_failed_with_the_same_error(
     age(raw, queue, job.id, outcome.PATIENCE + 1)
     job.promote()
     burst(queue)
-    assert (job.refresh().status, job.attempt) == (State.FAILED, 1)
+    assert (job.refresh().state, job.attempt) == (State.FAILED, 1)
     assert job.error is not None
     assert job.error.type == "bide.PayloadError"
     assert job.error.message.endswith("keep it (with a default) until such jobs are done.")
@@ -232,7 +232,7 @@ def test_a_job_that_lacks_an_argument_or_has_an_unfit_one_fails_at_once(queue: Q
     """Such a job is older than the worker, or wrong: no newer worker would take it."""
     made = [newer(queue, "one"), newer(queue), newer(queue, 1, a=1)]
     burst(queue)
-    assert [job.refresh().status for job in made] == [State.FAILED] * 3
+    assert [job.refresh().state for job in made] == [State.FAILED] * 3
 
 
 def test_the_worker_says_which_task_got_other_arguments(
@@ -243,7 +243,7 @@ def test_the_worker_says_which_task_got_other_arguments(
     fits = newer(queue, 1)
     with at_work(queue):
         eventually(lambda: unknown_tasks(queue) == [f"{MODULE}:add (other arguments)"])
-        eventually(lambda: fits.refresh().status == State.COMPLETED)
+        eventually(lambda: fits.refresh().state == State.COMPLETED)
         (reason,) = [
             reason.text
             for reason in jobs_of_newer[0].refresh().why()
@@ -257,7 +257,7 @@ def test_many_of_one_task_are_logged_once(queue: Queue, caplog: pytest.LogCaptur
     many = [queue.enqueue("os:system", "true") for _ in range(30)]
     burst(queue)
     assert caplog.text.count("'os:system' is not served here") == 1
-    assert all(job.refresh().status is State.DELAYED for job in many)
+    assert all(job.refresh().state is State.DELAYED for job in many)
 
 
 def test_the_worker_says_what_it_is_asked_for_and_lacks(

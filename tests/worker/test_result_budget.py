@@ -18,7 +18,7 @@ def test_a_dropped_result_is_said_and_the_job_has_completed(
     first, second = (queue.enqueue(jobs.echo, "x" * 100_000) for _ in range(2))
     assert burst(queue, executor=executor, concurrency=1) == 2
     assert second.refresh().result == "x" * 100_000
-    assert first.refresh().status == "completed"
+    assert first.refresh().state == "completed"
     with pytest.raises(ResultDropped, match=r"\(100,002 bytes\)"):
         print(first.result)
     with pytest.raises(ResultDropped):

@@ -46,10 +46,10 @@ def running(worker: Worker) -> Iterator[None]:
 @pytest.mark.parametrize("task", [jobs.add, jobs.add_async])
 def test_a_job_runs_and_its_result_is_kept(queue: Queue, task: object) -> None:
     job = queue.enqueue(task, 2, b=3)  # type: ignore[arg-type]
-    assert job.status is State.WAITING
+    assert job.state is State.WAITING
     assert worker(queue).run(burst=True) == 1
     job.refresh()
-    assert (job.status, job.result, job.attempt) == (State.COMPLETED, 5, 1)
+    assert (job.state, job.result, job.attempt) == (State.COMPLETED, 5, 1)
     assert job.lateness is not None
     assert job.lateness >= 0
 
@@ -95,7 +95,7 @@ def test_a_burst_starts_at_once_what_becomes_due_while_a_job_runs(
 def test_a_delayed_job_is_not_run_by_a_burst(queue: Queue) -> None:
     job = queue.enqueue(jobs.add, 1, delay="1h")
     assert worker(queue).run(burst=True) == 0
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
 
 
 def test_an_idle_worker_wakes_for_a_delayed_job_and_for_an_immediate_one(queue: Queue) -> None:
@@ -157,7 +157,7 @@ def test_an_error_without_retries_is_final_and_kept(queue: Queue, task: object) 
     job = queue.enqueue(task, "no such order")  # type: ignore[arg-type]
     worker(queue).run(burst=True)
     job.refresh()
-    assert job.status is State.FAILED
+    assert job.state is State.FAILED
     assert job.error is not None
     assert (job.error.type, job.error.message) == ("ValueError", "no such order")
     assert "raise ValueError(message)" in job.error.traceback
@@ -168,14 +168,14 @@ def test_retries_are_counted_and_end(queue: Queue) -> None:
     job = queue.enqueue(jobs.fail, "again", retry=policy)
     worker(queue).run(burst=True)
     assert jobs.seen == [("fail", 1), ("fail", 2), ("fail", 3)]
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
     assert job.attempt == 3
 
 
 def test_a_job_that_will_be_retried_is_delayed_and_keeps_its_error(queue: Queue) -> None:
     job = queue.enqueue(jobs.fail, "later", retry=Retry(1, backoff="fixed", base=3600))
     worker(queue).run(burst=True)
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
     assert job.error is not None
     assert job.error.message == "later"
 
@@ -196,10 +196,10 @@ def test_what_cannot_run_or_end_well_fails_that_job_alone(
     bad = queue.enqueue(task)  # type: ignore[arg-type]
     good = queue.enqueue(jobs.add, 1)
     worker(queue).run(burst=True)
-    assert bad.refresh().status is State.FAILED
+    assert bad.refresh().state is State.FAILED
     assert bad.error is not None
     assert bad.error.type == kind
-    assert good.refresh().status is State.COMPLETED
+    assert good.refresh().state is State.COMPLETED
 
 
 def test_a_module_that_is_not_served_is_never_imported_and_the_error_says_how_to_allow_it(
@@ -277,7 +277,7 @@ def test_a_coroutine_that_runs_too_long_is_cancelled(queue: Queue) -> None:
     worker(queue).run(burst=True)
     error = job.refresh().error
     assert error is not None
-    assert (job.status, error.type) == (State.FAILED, "bide.JobTimeout")
+    assert (job.state, error.type) == (State.FAILED, "bide.JobTimeout")
     assert "0.05 s" in error.message
 
 
@@ -286,11 +286,11 @@ def test_a_thread_that_runs_too_long_ends_its_job_and_keeps_its_slot(queue: Queu
     slow = queue.enqueue(jobs.wait_thread, timeout=0.5)
     with running(worker(queue, concurrency=1)):
         jobs.wait_seen(1)
-        while slow.refresh().status is State.ACTIVE:
+        while slow.refresh().state is State.ACTIVE:
             pass
-        assert slow.status is State.FAILED
+        assert slow.state is State.FAILED
         blocked = queue.enqueue(jobs.add, 1)
-        assert blocked.refresh().status is State.WAITING
+        assert blocked.refresh().state is State.WAITING
         jobs.gate.set()
         assert ("add", 1, 0) in jobs.wait_seen(3)
 
@@ -304,7 +304,7 @@ def test_a_lease_is_renewed_while_a_coroutine_blocks_the_event_loop(
         job = queue.enqueue(jobs.block, 3.0)
         jobs.wait_seen(1)
         other = Worker([Queue("work", url=queue.url)], modules=[MODULE])
-        while job.refresh().status is State.ACTIVE:
+        while job.refresh().state is State.ACTIVE:
             taken += other.run(burst=True)
     assert job.refresh().result == "done"
     assert taken <= len(witness.starved(1)), "unless the machine kept it from renewing"
@@ -319,7 +319,7 @@ def test_a_lease_may_be_long(queue: Queue, raw: redis.Redis) -> None:
         ends = raw.zscore(queue.keys["active"], job.id)
         assert ends is not None
         assert ends - job.due.timestamp() * 1e6 >= 86_400_000_000
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
 
 
 @pytest.mark.slow
@@ -335,7 +335,7 @@ def test_the_first_stop_lets_running_jobs_finish(queue: Queue) -> None:
     thread.join(20)
     assert not thread.is_alive()
     assert job.refresh().result == "waited"
-    assert later.refresh().status is State.WAITING
+    assert later.refresh().state is State.WAITING
 
 
 @pytest.mark.slow
@@ -352,7 +352,7 @@ def test_the_second_stop_gives_running_jobs_back_without_using_an_attempt(
     stopping.stop()
     thread.join(20)
     assert not thread.is_alive()
-    assert job.refresh().status is State.WAITING
+    assert job.refresh().state is State.WAITING
     assert job.attempt == 0
     jobs.gate.set()
     worker(queue).run(burst=True)
@@ -370,7 +370,7 @@ def test_the_end_of_the_grace_gives_running_jobs_back(queue: Queue) -> None:
     stopping.stop()
     thread.join(20)
     assert not thread.is_alive()
-    assert job.refresh().status is State.WAITING
+    assert job.refresh().state is State.WAITING
 
 
 @pytest.mark.slow
@@ -379,7 +379,7 @@ def test_a_paused_queue_runs_nothing_until_it_is_resumed(queue: Queue) -> None:
     with running(worker(queue)):
         job = queue.enqueue(jobs.add, 1)
         assert Worker([queue], modules=[MODULE]).run(burst=True) == 0
-        assert job.refresh().status is State.WAITING
+        assert job.refresh().state is State.WAITING
         queue.resume()
         jobs.wait_seen(1)
 
@@ -390,7 +390,7 @@ def test_a_cancelled_job_does_not_run(queue: Queue) -> None:
     assert job.cancel()
     assert job.cancel(), "a repeat whose first reply was lost is told the same"
     assert worker(queue).run(burst=True) == 0
-    assert job.refresh().status is State.CANCELLED
+    assert job.refresh().state is State.CANCELLED
     job.delete()
     with pytest.raises(JobNotFound):
         job.refresh()
@@ -487,7 +487,7 @@ def test_last_in_first_out_where_a_queue_object_says_so(one_url: str) -> None:
         assert Worker("stack", url=one_url, modules=[MODULE], concurrency=1).run(burst=True) == 5
         starts = {job.refresh().started: job.result for job in [*added, urgent]}
         assert [starts[at] for at in sorted(filter(None, starts))] == [5, 3, 2, 1, 0]
-        assert later.refresh().status is State.DELAYED
+        assert later.refresh().state is State.DELAYED
     with pytest.raises(UsageError, match="lifo must be True or False"):
         Queue("stack", lifo="yes")  # type: ignore[arg-type]
 

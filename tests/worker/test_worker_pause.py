@@ -30,13 +30,13 @@ def ask(queue: Queue, name: str, paused: bool) -> None:
 def test_it_goes_on_with_what_runs_and_claims_nothing(queue: Queue) -> None:
     with at_work(queue, concurrency=2) as one:
         runs = queue.enqueue(jobs.wait_thread)
-        eventually(lambda: runs.refresh().status is State.ACTIVE)
+        eventually(lambda: runs.refresh().state is State.ACTIVE)
         eventually(lambda: queue.workers())
         ask(queue, one.name, True)
         waits = queue.enqueue(jobs.add, 1)
         jobs.gate.set()
         assert runs.wait(60) == "waited"
-        assert waits.refresh().status is State.WAITING
+        assert waits.refresh().state is State.WAITING
         assert waits.why()[0].kind == "no_worker"
         assert "are paused; `bide workers resume" in waits.why()[0].text
         ask(queue, one.name, False)

@@ -108,7 +108,7 @@ def test_a_prefix_of_the_environment_is_everyones(
     assert queue.keys["jobs"] == "staging:{work}:jobs"
     job = queue.enqueue(jobs.add, 1)
     assert Worker("work", url=one_url, modules=MODULE).run(burst=True) == 1
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
     queue.close()
 
 
@@ -148,7 +148,7 @@ def test_an_outcome_that_cannot_be_told_well_is_told_somehow(
     job = queue.enqueue(task, *args)
     worker(queue).run(burst=True)
     job.refresh()
-    assert job.status in (State.COMPLETED, State.FAILED)
+    assert job.state in (State.COMPLETED, State.FAILED)
     if kind is not None:
         assert job.error is not None
         assert job.error.type == kind
@@ -185,7 +185,7 @@ def test_a_broken_run_record_spoils_no_other_outcome(queue: Queue, start: Start)
     raw.hset(queue.keys["run"], bad.id, line[:35] + b"nonsense")
     jobs.gate.set()
     until_finished(good.id, queue=queue)
-    while bad.refresh().status is State.ACTIVE:
+    while bad.refresh().state is State.ACTIVE:
         pass
     assert bad.error is not None
 
@@ -244,7 +244,7 @@ def test_a_worker_can_work_again(queue: Queue) -> None:
     for _ in range(2):
         job = queue.enqueue(jobs.add, 1)
         assert again.run(burst=True) == 1
-        assert job.refresh().status is State.COMPLETED
+        assert job.refresh().state is State.COMPLETED
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_jobs_that_do_not_end_are_left_behind(
         stopping.stop()
         thread.join(60)
     assert not thread.is_alive()
-    assert job.refresh().status is State.WAITING
+    assert job.refresh().state is State.WAITING
     assert "releases 1 running job\n" in caplog.text
 
 
@@ -282,14 +282,14 @@ def test_a_drain_ends_by_itself(
     while not raw.hexists(queue.keys["meta"], "drain_until"):
         queue.enqueue(jobs.add, 2)
     ran = queue.enqueue(jobs.add, 3)
-    while ran.refresh().status is not State.COMPLETED:
+    while ran.refresh().state is not State.COMPLETED:
         pass
 
 
 def test_a_job_that_times_out_before_its_first_step_ends(queue: Queue, start: Start) -> None:
     ids = [queue.enqueue(jobs.hang, timeout=1e-6).id for _ in range(100)]
     worker(queue).run(burst=True)
-    assert [queue.fetch(id).status for id in ids] == [State.FAILED] * 100
+    assert [queue.fetch(id).state for id in ids] == [State.FAILED] * 100
 
 
 def test_a_record_with_an_impossible_due_time_is_taken_as_unknown(queue: Queue) -> None:
@@ -302,7 +302,7 @@ def test_a_record_with_an_impossible_due_time_is_taken_as_unknown(queue: Queue) 
     raw.hset(queue.keys["run"], job.id, line.rpartition(b" ")[0] + b" nan")
     raw.zadd(queue.keys["active"], {job.id: 1})
     assert worker(queue).run(burst=True) == 1
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
     client.close()
 
 

@@ -121,7 +121,7 @@ def test_one_that_cannot_be_opened_stops_the_worker_and_closes_the_others(queue:
         burst(queue)
     assert "broken raised when it was opened" in caught.value.__notes__[0]
     assert jobs.seen == ["open pool", "close pool"]
-    assert job.refresh().status is State.WAITING
+    assert job.refresh().state is State.WAITING
     assert queue.counts().idle_workers == 0
 
 
@@ -153,7 +153,7 @@ def test_one_that_breaks_when_it_is_closed_keeps_no_other_open(
 
     job = queue.enqueue(jobs.add, 1)
     burst(queue)
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
     assert jobs.seen[-1] == "close pool"
     assert "broken raised when it was closed" in caplog.text
 
@@ -311,7 +311,7 @@ def test_one_that_keeps_what_a_sending_raised_is_told(queue: Queue) -> None:
     bide.add_middleware(Keeps())
     with pytest.raises(UsageError, match="suppressed the error of a sending"):
         queue.enqueue(jobs.add, object())
-    assert queue.enqueue(jobs.add, 1).status == "waiting"
+    assert queue.enqueue(jobs.add, 1).state == "waiting"
 
 
 def test_use_wants_a_middleware() -> None:
@@ -438,7 +438,7 @@ def test_it_may_keep_it_to_itself(queue: Queue, task: Any, make: Any) -> None:
     job = queue.enqueue(task, "no", retry=3)
     burst(queue)
     job.refresh()
-    assert (job.status, job.result, job.error) == (State.COMPLETED, None, None)
+    assert (job.state, job.result, job.error) == (State.COMPLETED, None, None)
     assert jobs.seen == [("fail", 1), "swallowed"]
 
 
@@ -473,7 +473,7 @@ def test_one_that_breaks_before_the_run_fails_that_attempt(queue: Queue, task: A
             ("m sees", "LookupError"),
         ),
     ]
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
 
 
 @pytest.mark.slow
@@ -494,5 +494,5 @@ def test_it_sees_that_a_job_was_asked_to_end(queue: Queue, task: Any) -> None:
         jobs.wait_seen(2)
         job.cancel()
         eventually(lambda: job.refresh().finished)
-    assert job.status is State.CANCELLED
+    assert job.state is State.CANCELLED
     assert jobs.seen[-1] == ("m sees", "CancelledError")

@@ -151,7 +151,7 @@ def test_a_job_that_is_cancelled_while_its_callback_runs_has_completed(queue: Qu
             eventually(lambda: len(jobs.seen) == 2 or job.refresh().finished)  # noqa: B023
             is_asked = job.cancel()
             eventually(lambda: job.refresh().finished)  # noqa: B023
-        if is_asked and job.status is State.COMPLETED:
+        if is_asked and job.state is State.COMPLETED:
             break
     assert is_asked
     assert job.result == 5

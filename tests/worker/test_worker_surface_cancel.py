@@ -31,11 +31,11 @@ def test_a_running_job_that_is_cancelled_ends_as_cancelled_or_as_it_says(
         eventually(lambda: ended(queue, job.id))
     job.refresh()
     if task is surface.break_off:
-        assert job.status is State.FAILED
+        assert job.state is State.FAILED
         assert job.error is not None
         assert job.error.message == "broken off"
     else:
-        assert job.status is State.CANCELLED
+        assert job.state is State.CANCELLED
         assert job.error is None
     if task is surface.tidy_up:
         assert jobs.seen[1:] == [("tidied", True)]
@@ -49,7 +49,7 @@ def test_an_asked_job_is_not_retried(queue: Queue, task: Any) -> None:
         assert job.cancel()
         eventually(lambda: ended(queue, job.id))
     job.refresh()
-    assert (job.status, job.attempt) == (State.CANCELLED, 1)
+    assert (job.state, job.attempt) == (State.CANCELLED, 1)
     assert job.error is not None, "what it raised is told all the same"
     assert job.error.message == "broken off"
 
@@ -61,7 +61,7 @@ def test_a_job_that_finishes_all_the_same_has_completed(queue: Queue, task: Any)
         jobs.wait_seen(1)
         job.cancel()
         eventually(lambda: ended(queue, job.id))
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
 
 
 def test_a_job_that_nobody_asked_sees_so(queue: Queue) -> None:
@@ -90,7 +90,7 @@ def test_a_request_that_was_not_heard_arrives_with_the_renewal_of_the_lease(
         now_us = queue.counts().now_us
         raw.zadd(queue.keys["asked"], {job.id: now_us})
         eventually(lambda: ended(queue, job.id))
-    assert job.refresh().status is State.CANCELLED
+    assert job.refresh().state is State.CANCELLED
 
 
 def test_the_listeners_connection_may_break(queue: Queue, raw: redis.Redis) -> None:
@@ -119,7 +119,7 @@ def test_a_namesake_in_another_queue_is_left_alone(url: str) -> None:
         assert not theirs.refresh().cancelling
         jobs.gate.set()
         assert theirs.wait(90) == "waited"
-    assert mine.refresh().status is State.CANCELLED
+    assert mine.refresh().state is State.CANCELLED
     one.close()
     other.close()
 
@@ -132,7 +132,7 @@ def test_a_worker_that_stops_gives_an_asked_job_up(queue: Queue) -> None:
         one.stop()
         one.stop()
         eventually(lambda: ended(queue, job.id))
-    assert job.refresh().status is State.CANCELLED
+    assert job.refresh().state is State.CANCELLED
 
 
 def test_a_worker_without_permissions_to_channels_learns_it_with_the_renewal(

@@ -27,7 +27,7 @@ def test_a_job_may_ask_to_be_run_later(queue: Queue, task: Any) -> None:
     job = queue.enqueue(task, 3600)
     burst(queue)
     job.refresh()
-    assert (job.status, job.attempt) == (State.DELAYED, 1)
+    assert (job.state, job.attempt) == (State.DELAYED, 1)
     assert timedelta(minutes=59) < job.due - datetime.now(UTC) <= timedelta(hours=1)
     assert job.error is not None
     assert (job.error.type, job.error.message) == ("bide.RetryLater", "not yet")
@@ -37,7 +37,7 @@ def test_which_uses_its_attempts_three_of_them_where_it_has_no_policy(queue: Que
     job = queue.enqueue(surface.ask_for_later, 0)
     burst(queue)
     assert jobs.seen == [1, 2, 3, 4]
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
 
 
 @pytest.mark.slow
@@ -46,13 +46,13 @@ def test_or_those_of_its_policy(queue: Queue, retry: int, runs: list[int]) -> No
     job = queue.enqueue(surface.ask_for_later, 0, retry=retry)
     burst(queue)
     assert jobs.seen == runs
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
 
 
 def test_without_a_delay_the_policy_says_when(queue: Queue) -> None:
     job = queue.enqueue(surface.ask_for_later, retry=Retry(1, backoff="fixed", base=3600))
     burst(queue)
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
     assert job.due - datetime.now(UTC) > timedelta(minutes=59)
 
 
@@ -72,14 +72,14 @@ def test_a_delay_that_has_passed_means_now(queue: Queue) -> None:
     assert snoozed.refresh().result == "awake"
     asking = queue.enqueue(surface.ask_for_later, -5, retry=1)
     burst(queue)
-    assert (asking.refresh().status, asking.attempt) == (State.FAILED, 2)
+    assert (asking.refresh().state, asking.attempt) == (State.FAILED, 2)
 
 
 def test_a_snooze_may_last_until_a_moment(queue: Queue) -> None:
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
     job = queue.enqueue(surface.snooze_until, until.isoformat())
     burst(queue)
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
     assert job.due == until
 
 
@@ -89,7 +89,7 @@ def test_a_job_may_say_that_it_has_failed_for_good(queue: Queue) -> None:
     burst(queue)
     job.refresh()
     assert jobs.seen == [1]
-    assert job.status is State.FAILED
+    assert job.state is State.FAILED
     assert job.error is not None
     assert job.error.message == "no use"
 
@@ -120,7 +120,7 @@ def test_no_attempt_comes_after_the_time_that_a_policy_allows(queue: Queue) -> N
     job = queue.enqueue(surface.refuse, retry=retry)
     burst(queue)
     assert jobs.seen == [1, 2, 3]
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_that_time_counts_from_when_the_job_was_first_due(queue: Queue, raw: red
     job = queue.enqueue(surface.refuse, retry=Retry(50, backoff="fixed", base=500, max_time=1200))
     for _ in range(3):
         burst(queue)
-        if job.refresh().status is State.FAILED:
+        if job.refresh().state is State.FAILED:
             break
         job.promote()
         line = raw.hget(queue.keys["run"], job.id)
@@ -138,7 +138,7 @@ def test_that_time_counts_from_when_the_job_was_first_due(queue: Queue, raw: red
         earlier = b" ".join([*rest, b"%d" % (int(first) - 500_000_000)])
         raw.hset(queue.keys["run"], job.id, earlier.decode())  # as if 500 s had passed
     assert jobs.seen == [1, 2, 3]
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
 
 
 @pytest.mark.slow
@@ -177,13 +177,13 @@ def test_a_task_has_a_policy_and_a_job_may_have_another(queue: Queue) -> None:
 def test_also_for_its_time_out(queue: Queue, timeout: float | None, state: State) -> None:
     job = queue.enqueue(surface.brief, 1.5, timeout=timeout)
     burst(queue)
-    assert job.refresh().status is state
+    assert job.refresh().state is state
 
 
 def kept_for(queue: Queue, raw: redis.Redis, id: str, state: State) -> float:
     """Seconds for which a finished job is kept, while the queue keeps others for a day."""
     job = queue.fetch(id)
-    assert job.status is state
+    assert job.state is state
     assert job.finished is not None
     score = raw.zscore(queue.keys[state], id)
     assert isinstance(score, float)
@@ -226,7 +226,7 @@ def test_a_job_whose_worker_died_is_run_again_and_knows(queue: Queue) -> None:
     burst(queue)
     assert jobs.seen == [(1, True)]
     job.refresh()
-    assert (job.status, job.attempt) == (State.COMPLETED, 1)
+    assert (job.state, job.attempt) == (State.COMPLETED, 1)
     assert [attempt.crashed for attempt in job.attempts] == [True]
 
 
@@ -242,7 +242,7 @@ def test_one_that_must_not_be_run_twice_fails_instead(queue: Queue) -> None:
     burst(queue)
     assert jobs.seen == []
     job.refresh()
-    assert job.status is State.FAILED
+    assert job.state is State.FAILED
     assert job.error is not None
     assert job.error.type == "bide.WorkerCrashed"
     assert "on_crash='fail'" in job.error.message
@@ -294,7 +294,7 @@ def test_one_that_took_too_long_is_retried_as_its_policy_says(queue: Queue) -> N
             break
     assert jobs.seen == ["begun", "begun"]
     job.refresh()
-    assert job.status is State.FAILED
+    assert job.state is State.FAILED
     errors = [attempt.error for attempt in job.attempts]
     assert [error.type for error in errors if error] == ["bide.JobTimeout"] * 2
 

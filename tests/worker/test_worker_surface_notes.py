@@ -46,7 +46,7 @@ def test_it_shows_while_the_job_runs(queue: Queue, task: Any) -> None:
     with at_work(queue):
         jobs.wait_seen(1)
         eventually(lambda: lines(job) == ["working"])
-        assert job.status is State.ACTIVE
+        assert job.state is State.ACTIVE
         assert job.progress is not None
         assert (job.progress.fraction, job.progress.text) == (0.5, "half way")
         assert job.started is not None
@@ -133,5 +133,5 @@ def test_what_the_server_refuses_is_dropped_and_the_job_completes(
         raw.set(queue.keys["notes"], "not a hash")
         burst(queue)
         raw.delete(queue.keys["notes"])
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
     assert "notes of jobs were refused" in caplog.text

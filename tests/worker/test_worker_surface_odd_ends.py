@@ -51,7 +51,7 @@ def test_what_has_completed_is_not_given_back_while_its_callback_runs(
     one.stop()
     thread.join(20)
     assert not thread.is_alive()
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
 
 
 @pytest.mark.usefixtures("signing")
@@ -60,7 +60,7 @@ def test_a_pickle_is_read_on_the_queues_that_chose_it_and_no_others(one_url: str
     stranger = Queue("plain", url=one_url, serializer="pickle")
     refused, read = stranger.enqueue(jobs.add, 2, 3), chosen.enqueue(jobs.add, 2, 3)
     Worker([plain, chosen], modules=MODULES).run(burst=True)
-    assert (read.refresh().status, refused.refresh().status) == (State.COMPLETED, State.FAILED)
+    assert (read.refresh().state, refused.refresh().state) == (State.COMPLETED, State.FAILED)
     assert refused.error is not None
     assert "--allow-pickle" in refused.error.message
     for one in (plain, chosen, stranger):
@@ -70,7 +70,7 @@ def test_a_pickle_is_read_on_the_queues_that_chose_it_and_no_others(one_url: str
 def test_one_that_waited_for_a_cancelled_job_is_not_cancelled_itself(queue: Queue) -> None:
     job = queue.enqueue(odd_ends.child_was_cancelled)
     run(queue)
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
     assert job.error is not None
     assert job.error.type == "bide.JobCancelled"
 
@@ -83,7 +83,7 @@ def test_asking_for_later_is_bounded_by_count_and_time_and_not_by_the_kind_of_er
     too_late = queue.enqueue(odd_ends.later, 86_400, retry=Retry(3, max_time="1m"))
     in_time = queue.enqueue(odd_ends.later, 5, retry=Retry(3, base=3_600, max_time="1m"))
     run(queue)
-    states = [job.refresh().status for job in (other, spent, too_late, in_time)]
+    states = [job.refresh().state for job in (other, spent, too_late, in_time)]
     assert states == [State.DELAYED, State.FAILED, State.FAILED, State.DELAYED]
 
 
@@ -94,7 +94,7 @@ def test_who_is_told_of_a_result_that_does_not_fit_is_told_the_error(
 ) -> None:
     job = queue.enqueue(task, on_failure=odd_ends.told)
     run(queue)
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
     assert ("told", "PayloadError") in jobs.seen
 
 
@@ -124,7 +124,7 @@ def test_a_callback_that_leaves_ends_no_worker(
     after = queue.enqueue(jobs.add, 1, 1, delay=0.05)
     with at_work(queue, modules=MODULES):
         assert after.wait(60) == 2
-    assert job.refresh().status is State.COMPLETED
+    assert job.refresh().state is State.COMPLETED
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_a_backoff_that_breaks_off_fails_its_job_and_no_worker(
 ) -> None:
     job = queue.enqueue(task, retry=Retry(3, backoff=backoff))
     assert run(queue) == 1
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
 
 
 def test_nor_does_it_keep_others_from_timing_out(queue: Queue) -> None:
@@ -143,7 +143,7 @@ def test_nor_does_it_keep_others_from_timing_out(queue: Queue) -> None:
     first = queue.enqueue(odd_ends.overrun, timeout=0.1, retry=retry)
     second = queue.enqueue(odd_ends.overrun, timeout=0.2)
     assert run(queue) == 2
-    assert {first.refresh().status, second.refresh().status} == {State.FAILED}
+    assert {first.refresh().state, second.refresh().state} == {State.FAILED}
 
 
 def test_a_coroutine_that_is_deaf_to_its_time_out_ends_all_the_same(
@@ -152,7 +152,7 @@ def test_a_coroutine_that_is_deaf_to_its_time_out_ends_all_the_same(
     monkeypatch.setattr(local, "GRACE", 0.1)
     job = queue.enqueue(odd_ends.deaf, timeout=0.1)
     with at_work(queue, modules=MODULES):
-        eventually(lambda: job.refresh().status is State.FAILED)
+        eventually(lambda: job.refresh().state is State.FAILED)
         assert "over" not in jobs.seen
     assert job.error is not None
     assert job.error.type == "bide.JobTimeout"
@@ -170,7 +170,7 @@ def test_a_burst_on_a_server_that_knows_no_script_leaves_nothing_that_is_due(
     job = queue.enqueue(odd_ends.fail, retry=Retry(1, backoff="fixed", base=0))
     queue._client._redis.script_flush()
     assert run(queue) == 2
-    assert job.refresh().status is State.FAILED
+    assert job.refresh().state is State.FAILED
 
 
 def test_the_log_has_the_traceback_of_what_nobody_foresaw(

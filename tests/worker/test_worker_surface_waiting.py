@@ -141,7 +141,7 @@ def test_a_job_that_takes_too_long_goes_on(queue: Queue, wait: Wait) -> None:
         jobs.wait_seen(1)
         with pytest.raises(JobWaitTimeout, match=rf"Job {job.id} is active after 0.2 s"):
             wait(job.id, "200ms")
-        assert job.refresh().status is State.ACTIVE
+        assert job.refresh().state is State.ACTIVE
         jobs.gate.set()
         assert wait(job.id, 30) == "waited"
 

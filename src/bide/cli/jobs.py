@@ -414,13 +414,13 @@ def enqueue(
         if error is not None:
             raise error
         return
-    if job.created and job.status == State.BLOCKED:
+    if job.created and job.state == State.BLOCKED:
         echo(f"{job.id} on {queue}: {name}, waits for {count(len(depends_on), 'job')}")
     elif job.created:
         echo(f"{job.id} on {queue}: {name}, due {moment_exactly(job.due)}")
     elif job.enqueue_result == "duplicate":
         how = "exists" if job.id == options["job_id"] else "holds the key"
-        echo(f"{short_id(job.id)} {how} and is {job.status}; nothing was changed.")
+        echo(f"{short_id(job.id)} {how} and is {job.state}; nothing was changed.")
     else:
         due = moment_exactly(job.due)
         echo(f"{short_id(job.id)} on {queue}: {name}, {job.enqueue_result}, due {due}")

@@ -283,7 +283,7 @@ def _facts(
 
     yield "item" if is_item else "job", short_id(job.id)
     yield "queue", seen.queue
-    state = state_cell(job.status)
+    state = state_cell(job.state)
     yield "state", Cell(f"{state.text}, asked to end", "yellow") if job.cancelling else state
     if is_item:
         yield "data", masked("data", seen.snapshot.data)
@@ -294,7 +294,7 @@ def _facts(
     yield "schedule", _schedule(seen, now)
     yield "priority", "" if job.priority is None else str(job.priority)
     yield "enqueued", _enqueued(seen, now)
-    yield "due", _at(job.due, now) if job.status != State.BLOCKED else _once_freed(seen)
+    yield "due", _at(job.due, now) if job.state != State.BLOCKED else _once_freed(seen)
     yield "cancelled by", short_id(job.cancelled_by or "")
     if job.group is not None:
         yield "group", job.group
@@ -310,7 +310,7 @@ def _facts(
     if job.finished:
         took = "" if job.run_time is None else f", ran {describe(job.run_time)}"
         yield "finished", f"{_at(job.finished, now)}{took}"
-    elif job.status == State.ACTIVE and job.run_time is not None:
+    elif job.state == State.ACTIVE and job.run_time is not None:
         yield "run time", f"{describe(job.run_time)} so far"
     yield from _policy(seen)
     yield "worker", short_id(job.worker or "")

@@ -478,11 +478,11 @@ OF_QUEUES: Final = {
 
 OF_JOBS: Final = {
     "get_id": "job.id",
-    "get_status": "job.refresh().status",
-    "state": "job.status",
+    "get_status": "job.refresh().state",
+    "status": "job.state",
     "ready": "job.refresh().finished",
     "is_finished": "job.refresh().finished",
-    "is_failed": "job.refresh().status == 'failed'",
+    "is_failed": "job.refresh().state == 'failed'",
     "get": "job.wait(timeout=...)",
     "return_value": "job.refresh().result, or job.wait(timeout=...)",
     "latest_result": "job.refresh().result, or job.wait(timeout=...)",

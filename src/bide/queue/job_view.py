@@ -121,7 +121,7 @@ class JobView(Generic[R]):
         return self._receipt.confirmed if self._receipt else None
 
     @property
-    def status(self) -> State:
+    def state(self) -> State:
         """The job's state."""
         return self._seen().state
 
@@ -335,7 +335,7 @@ class JobView(Generic[R]):
     @property
     def expired(self) -> bool:
         """Whether it was cancelled because it had not started in time."""
-        return self._seen().constraints.expired_us is not None and self.status == State.CANCELLED
+        return self._seen().constraints.expired_us is not None and self.state == State.CANCELLED
 
     @property
     def group(self) -> str | None:
@@ -357,7 +357,7 @@ class JobView(Generic[R]):
     @property
     def cancelled_by(self) -> str | None:
         """The id of the parent whose end cancelled this job; otherwise None."""
-        return self._seen().constraints.cause if self.status == State.CANCELLED else None
+        return self._seen().constraints.cause if self.state == State.CANCELLED else None
 
     @property
     def cancelling(self) -> bool:

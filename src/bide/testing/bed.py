@@ -528,7 +528,7 @@ async def _run_all(work: Work, runner: Runner | AsyncRunner, raise_failures: boo
             await runner.wait(copy_context(), runner.inner.open())
         job_run = await run_job(run, served, runner)
         seen = work.settle(run, job_run)
-        if raise_failures and seen is not None and seen.status is State.FAILED:
+        if raise_failures and seen is not None and seen.state is State.FAILED:
             raise seen.failure()
     return work.seen
 

@@ -34,7 +34,7 @@ from bide.tasks.task import Function, known_policy, signature_of, with_owner
 
 
 class JobSeen(JobView[Any]):
-    """A job as it was when the test bed read it: `status`, `args`, `result`, `error` and so on."""
+    """A job as it was when the test bed read it: `state`, `args`, `result`, `error` and so on."""
 
     queue: str
     """The queue's name."""
@@ -52,7 +52,7 @@ class JobSeen(JobView[Any]):
         return self._queue_seal
 
     def __repr__(self) -> str:
-        return f"<JobSeen {self.call} {self.status} on {self.queue}>"
+        return f"<JobSeen {self.call} {self.state} on {self.queue}>"
 
     @property
     def call(self) -> str:
@@ -271,8 +271,8 @@ def in_a_row(*parts: str) -> str:
 
 def listing(jobs: Sequence[JobSeen], now_us: int) -> str:
     """List all jobs with their states for people."""
-    finished = [job for job in jobs if job.status in FINISHED]
-    enqueued = [job for job in jobs if job.status not in FINISHED]
+    finished = [job for job in jobs if job.state in FINISHED]
+    enqueued = [job for job in jobs if job.state not in FINISHED]
     lines = ["Enqueued:", *_lines(enqueued, now_us)] if enqueued else ["Nothing is enqueued."]
     if finished:
         lines += ["Finished:", *_lines(finished, now_us)]
@@ -293,7 +293,7 @@ def first_of(some: Sequence[T], line: Callable[[T], str]) -> list[str]:
 
 def _state(job: JobSeen, now_us: int) -> str:
     """Describe the state of a job, and its due time if it has not run yet."""
-    state, ahead_us = job.status, job.due_us - now_us
+    state, ahead_us = job.state, job.due_us - now_us
     if state == State.BLOCKED:
         after = f", then {words_for(ahead_us)}" if ahead_us > 0 else ""
         return f"blocked by {job.awaits} job{'s'[: job.awaits != 1]}{after}"
@@ -333,7 +333,7 @@ class Looking:
         Args:
             task: only the jobs of this task, as `enqueue` takes it, or of a task of Django.
         """
-        return [job for job in self._jobs(task, _ON_THE_WAY) if job.status not in FINISHED]
+        return [job for job in self._jobs(task, _ON_THE_WAY) if job.state not in FINISHED]
 
     def jobs(self, task: GivenTask | None = None) -> list[JobSeen]:
         """Return the jobs of every state, also finished jobs, in the order of `enqueued`.
@@ -412,7 +412,7 @@ class Looking:
         if not found and isinstance(task, str):
             check_exists(task)
         if found:
-            counts = Counter(job.status for job in found)
+            counts = Counter(job.state for job in found)
             words = ", ".join(f"{counts[state]} {state}" for state in LISTABLE if state in counts)
             raise AssertionError(f"{expected} is enqueued ({words}).\n{self._listing()}")
 
@@ -472,7 +472,7 @@ class Looking:
             for snapshots in self._client.run_many(job_commands.fetch_many(keys, list(ids))):
                 found += [JobSeen(seal, snapshot) for snapshot in snapshots if snapshot]
         jobs = [job for job in found if name is None or job.task == name]
-        return sorted(jobs, key=lambda job: (job.status == State.BLOCKED, job.due_us, job.id))
+        return sorted(jobs, key=lambda job: (job.state == State.BLOCKED, job.due_us, job.id))
 
     def _queues(self) -> list[Keys]:
         """Return the queues that hold jobs, without delay queues."""

@@ -70,7 +70,7 @@ def brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
     return {
         "id": job.id,
         "queue": seen.queue,
-        "state": job.status.value,
+        "state": job.state.value,
         **report(job, "task"),
         "description": description,
         **report(job, "priority", "enqueued", "due", "started", "finished"),

@@ -51,7 +51,7 @@ def test_a_job_that_kills_its_process_fails_with_evidence(
     shared: Shared, task: Any, args: tuple[Any, ...], how: str
 ) -> None:
     job = beside_others(shared, task, *args)
-    assert job.status is State.FAILED
+    assert job.state is State.FAILED
     assert job.error.type == "bide.WorkerCrashed"
     assert how in job.error.message
     assert "MB" in job.error.message
@@ -235,7 +235,7 @@ def test_one_that_talks_all_the_time_can_be_cancelled(shared: Shared) -> None:
     with pytest.raises(JobCancelled):
         job.wait(60)
     job.refresh()
-    assert (job.status, job.attempts) == (State.CANCELLED, ())
+    assert (job.state, job.attempts) == (State.CANCELLED, ())
 
 
 @pytest.mark.slow
@@ -292,5 +292,5 @@ def test_a_job_that_is_cancelled_and_will_not_hear_is_killed(shared: Shared) -> 
 
     with pytest.raises(JobCancelled):
         job.wait(60)
-    assert job.refresh().status is State.CANCELLED
+    assert job.refresh().state is State.CANCELLED
     assert shared.queue.enqueue(hostile.ran).wait(60) == "ran"

@@ -66,7 +66,7 @@ def test_a_crash_that_nobody_could_judge_yet_counts_when_the_worker_stops(
         eventually(lambda: any(run.death for run in held.held_jobs()))
         for _ in range(2):
             worker.stop()
-    assert job.refresh().status is State.WAITING
+    assert job.refresh().state is State.WAITING
     (crash,) = job.attempts
     assert crash.crashed
     assert crash.error is not None

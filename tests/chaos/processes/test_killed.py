@@ -185,7 +185,7 @@ def test_what_waits_behind_a_long_job_goes_to_others_unharmed(
         bench.wait("begun")
         eventually(lambda: len(held) == 1)
         eventually(lambda: bench.queue.counts().active == 1)
-        assert {job.refresh().status for job in others} == {State.WAITING}
+        assert {job.refresh().state for job in others} == {State.WAITING}
         with bench.at_work(concurrency=1):
             seen = [job.wait(60) for job in others]
         bench.open("gate")

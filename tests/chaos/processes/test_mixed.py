@@ -42,14 +42,14 @@ def test_all_but_one_run_and_one_fails_with_evidence(bench: ProcessBench) -> Non
             lambda: not (c := queue.counts()).waiting and not c.active and not c.delayed, 600
         )
     poison = jobs[bad].refresh()
-    assert poison.status is State.FAILED
+    assert poison.state is State.FAILED
     assert poison.error is not None
     assert "SIGSEGV" in poison.error.message
     assert len(poison.logs) == len(bench.notes("begun", poison.id)) == 3
     for i, job in enumerate(jobs):
         if i == bad:
             continue
-        assert job.refresh().status is State.COMPLETED
+        assert job.refresh().state is State.COMPLETED
         again = KINDS[i % len(KINDS)][0] is tasks.later_once
         assert (job.attempt, len(job.attempts)) == ((2, 1) if again else (1, 0))
         assert not any(attempt.crashed for attempt in job.attempts)

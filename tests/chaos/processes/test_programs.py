@@ -114,7 +114,7 @@ def test_a_worker_that_is_told_to_stop(
     assert worker.wait(60) == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     expected = State.COMPLETED if signals == 1 else State.WAITING
-    assert [job.refresh().status for job in jobs] == [expected] * 2
+    assert [job.refresh().state for job in jobs] == [expected] * 2
     if signals == 2:
         assert [(job.attempt, job.attempts) for job in jobs] == [(0, ())] * 2
 

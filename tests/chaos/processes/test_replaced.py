@@ -108,6 +108,6 @@ def test_a_job_hears_once_that_it_is_to_end(bench: ProcessBench, task: Any) -> N
         since = time.monotonic()
         eventually(lambda: time.monotonic() - since > 4 * LOOK_EVERY)
         bench.open("asked")
-        eventually(lambda: job.refresh().status == State.CANCELLED)
+        eventually(lambda: job.refresh().state == State.CANCELLED)
         assert children(worker) == [child], "it was not killed"
     assert len(bench.notes("asked")) == len(bench.notes("tidied")) == 1

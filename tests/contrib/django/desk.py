@@ -73,7 +73,7 @@ class Desk(Shop):
     def books(self) -> list[Any]:
         jobs = self.queue.fetch_many(["unpaid-1", "ship-1"])
         order = Order.objects.filter(id=1).first()
-        states = [job and str(job.status) for job in jobs]
+        states = [job and str(job.state) for job in jobs]
         return [order and order.state, *states, Shipped.objects.count(), len(self.rows())]
 
 

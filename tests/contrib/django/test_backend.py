@@ -125,7 +125,7 @@ def test_on_commit_can_be_switched_off_and_other_options_hold() -> None:
     with heard("task_finished") as finished:
         work("default", prefix="other")
         job = queue.fetch(result.id.rpartition(":")[2])
-        assert (job.attempt, job.status) == (1, "delayed")
+        assert (job.attempt, job.state) == (1, "delayed")
         assert finished == []
         job.promote()
         work("default", prefix="other")
@@ -150,7 +150,7 @@ def test_options_are_those_of_the_backend_that_enqueues(backend: str) -> None:
     work("default", prefix=prefix)
     away = (job.refresh().due - timezone.now()).total_seconds()
     queue.close()
-    assert job.status == "delayed"
+    assert job.state == "delayed"
     assert (away > 3000) == (backend == "now"), "when it is tried again"
 
 
@@ -167,7 +167,7 @@ def test_a_delay_of_a_task_of_a_queue_counts_from_the_commit() -> None:
         job_id = on_commit(jobs.remind.later("30m").options(priority=9)).enqueue(7)
         assert counts("mail") == (0, 0)
     job = jobs.plain.fetch(job_id)
-    assert (job.args, job.priority, job.status) == ((7,), 9, "delayed")
+    assert (job.args, job.priority, job.state) == ((7,), 9, "delayed")
     on_commit(jobs.remind).enqueue(8)
     assert counts("mail") == (1, 1)
 

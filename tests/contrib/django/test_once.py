@@ -233,7 +233,7 @@ def test_a_job_that_fails_after_its_commit_is_charged_once(shop: Shop) -> None:
 
     with shop.begin():
         id = shop.outbox.enqueue(charge_order, 5)
-    while shop.queue.fetch(id).status != "completed":
+    while shop.queue.fetch(id).state != "completed":
         Worker(queues=[shop.queue]).run(burst=True)
         shop.queue.promote_many([id])
     assert shop.queue.fetch(id).result == {"charged": "9.50"}

@@ -40,7 +40,7 @@ def test_a_commit_sends_the_job_and_removes_the_row(shop: Shop) -> None:
         assert len(shop.rows()) == 1
     assert id == "unpaid-1"
     job = shop.queue.fetch(id)
-    assert job.status == "delayed"
+    assert job.state == "delayed"
     assert (job.args, job.kwargs) == ((1,), {})
     assert shop.rows() == []
 
@@ -83,7 +83,7 @@ def test_changes_of_one_job_in_several_savepoints_are_sent_in_order(shop: Shop) 
         with shop.begin():
             shop.outbox.enqueue(task.options(job_id="a", delay="1h"), 1)
         shop.outbox.cancel(shop.queue, "a")
-    assert shop.queue.fetch("a").status == "cancelled"
+    assert shop.queue.fetch("a").state == "cancelled"
     assert shop.rows() == []
 
 
@@ -110,7 +110,7 @@ def test_all_changes_of_jobs(shop: Shop) -> None:
         shop.outbox.cancel(shop.queue, "job-3", running=False)
         shop.outbox.cancel(shop.queue, "unknown")
     found = shop.queue.fetch_many(ids)
-    assert [job and job.status for job in found] == ["cancelled", "delayed", "waiting", "cancelled"]
+    assert [job and job.state for job in found] == ["cancelled", "delayed", "waiting", "cancelled"]
     assert found[1] is not None
     assert found[1].due - datetime.now(UTC) > timedelta(hours=1.9)
     assert shop.rows() == []
@@ -202,7 +202,7 @@ def test_a_delay_counts_from_the_row(shop: Shop) -> None:
     begun = shop.queue.counts().now_us / 1e6
     for id in (late, "moved"):
         assert 470 < shop.queue.fetch(id).due.timestamp() - begun < 480.1
-    assert shop.queue.fetch(past).status == "waiting"
+    assert shop.queue.fetch(past).state == "waiting"
     assert shop.queue.fetch(at).due == datetime(2100, 1, 1, tzinfo=UTC)
 
 

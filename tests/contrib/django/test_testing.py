@@ -85,7 +85,7 @@ async def test_also_under_an_event_loop(bed: TestBed) -> None:
 def test_a_task_of_another_alias_and_its_failure(bed: TestBed) -> None:
     result = jobs.fails.enqueue("no")
     bed.assert_enqueued(jobs.fails, "no", queue="default")
-    assert [job.status for job in bed.run()] == [State.DELAYED]
+    assert [job.state for job in bed.run()] == [State.DELAYED]
     with pytest.raises(JobFailed, match="ValueError: no"):
         bed.run(until="1h")
     result.refresh()

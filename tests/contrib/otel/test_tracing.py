@@ -135,7 +135,7 @@ def test_a_run_links_to_its_enqueue_and_is_a_trace_of_its_own(
     assert (said["bide.attempt"], said["bide.redelivered"]) == (1, False)
     assert run.status.status_code is StatusCode.UNSET
     job.refresh()
-    assert job.status == "completed"
+    assert job.state == "completed"
     assert job.meta["order"] == 7
 
 
@@ -233,7 +233,7 @@ def test_an_error_is_on_the_span_and_reaches_the_worker(traced: Traced, queue: Q
     assert (run.attributes or {})["error.type"] == "bide.model.context.Fail"
     assert [event.name for event in run.events] == ["exception"]
     job.refresh()
-    assert job.status == "failed"
+    assert job.state == "failed"
 
 
 @pytest.mark.slow
@@ -288,7 +288,7 @@ def test_what_others_wrote_into_meta_stops_no_job(
     (run,) = traced.spans(SpanKind.CONSUMER)
     assert list(run.links) == []
     job.refresh()
-    assert job.status == "completed"
+    assert job.state == "completed"
 
 
 def test_without_an_sdk_nothing_travels(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def test_without_an_sdk_nothing_travels(queue: Queue, monkeypatch: pytest.Monkey
     job = queue.enqueue(plain, "x")
     work(queue)
     job.refresh()
-    assert (job.status, job.meta) == ("completed", {})
+    assert (job.state, job.meta) == ("completed", {})
 
 
 def test_who_does_not_use_it_imports_none_of_it() -> None:

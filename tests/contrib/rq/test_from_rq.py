@@ -69,12 +69,12 @@ def test_each_set_is_moved_with_all_that_was_said_of_its_jobs(
             body = stored(one_connection, before.id)
             assert body.timeout == 33
             assert body.retry == bide.Retry(3, backoff=[0, 5, 60])
-        assert new.fetch(past.id).status == "waiting"
+        assert new.fetch(past.id).state == "waiting"
         short = new.fetch(brief.id)
         assert short.expires is not None
         assert short.due is not None
         assert short.expires - short.due == timedelta(minutes=1)
-        assert new.fetch(endless.id).status == "delayed"
+        assert new.fetch(endless.id).state == "delayed"
         assert stored(one_connection, endless.id).timeout == 365 * 86_400
         assert stored(one_connection, endless.id).retry == bide.Retry(0, backoff=[0])
         assert stored(one_connection, often.id).retry == bide.Retry(4, backoff=[5, 5, 5, 60])

@@ -58,7 +58,7 @@ class Desk(Shop):
         with Session(self.engine) as session:
             order = session.get(Order, 1)
             parcels = session.scalar(sa.select(sa.func.count()).select_from(Shipped))
-        states = [job and str(job.status) for job in jobs]
+        states = [job and str(job.state) for job in jobs]
         return [order and order.state, *states, parcels, len(self.rows())]
 
 

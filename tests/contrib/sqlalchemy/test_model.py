@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         self.is_sent = True
         assert self.shop.rows() == []
         found = self.shop.queue.fetch_many(JOBS)
-        assert {job.id: str(job.status) for job in found if job} == self.expected
+        assert {job.id: str(job.state) for job in found if job} == self.expected
 
     # -- runs
 

@@ -37,7 +37,7 @@ def test_a_commit_sends_the_job_and_removes_the_row(shop: Shop) -> None:
         assert not shop.ids()
     assert id == "unpaid-1"
     job = shop.queue.fetch(id)
-    assert job.status == "delayed"
+    assert job.state == "delayed"
     assert (job.args, job.kwargs) == ((1,), {})
     assert shop.rows() == []
 
@@ -81,7 +81,7 @@ def test_all_changes_of_jobs(shop: Shop) -> None:
         shop.outbox.cancel(session, shop.queue, "job-3", running=False)
         shop.outbox.cancel(session, shop.queue, "unknown")
     found = shop.queue.fetch_many(ids)
-    assert [job and job.status for job in found] == ["cancelled", "delayed", "waiting", "cancelled"]
+    assert [job and job.state for job in found] == ["cancelled", "delayed", "waiting", "cancelled"]
     assert found[1] is not None
     assert found[1].due - datetime.now(UTC) > timedelta(hours=1.9)
     assert shop.rows() == []
@@ -94,7 +94,7 @@ def test_changes_of_one_job_in_one_transaction_happen_in_order(shop: Shop) -> No
         shop.outbox.cancel(session, shop.queue, "a")
         shop.outbox.enqueue(session, task.options(job_id="b", delay="1h"), 1)
         shop.outbox.reschedule(session, shop.queue, "b", at=datetime(2100, 1, 1, tzinfo=UTC))
-    assert shop.queue.fetch("a").status == "cancelled"
+    assert shop.queue.fetch("a").state == "cancelled"
     assert shop.queue.fetch("b").due == datetime(2100, 1, 1, tzinfo=UTC)
     assert shop.rows() == []
 
@@ -211,7 +211,7 @@ def test_a_delay_counts_from_the_row(shop: Shop) -> None:
     begun = shop.queue.counts().now_us / 1e6
     for id in (late, "moved"):
         assert 470 < shop.queue.fetch(id).due.timestamp() - begun < 480.1
-    assert shop.queue.fetch(past).status == "waiting"
+    assert shop.queue.fetch(past).state == "waiting"
     assert shop.queue.fetch(at).due == datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -300,7 +300,7 @@ def test_awaited_sessions(shop: Shop, database: str) -> None:
             await outbox.cancel(session, queue, "a")
             await outbox.promote(session, queue, "b")
             await outbox.reschedule(session, queue, "c", delay="1h")
-        assert (await queue.fetch("a")).status == "cancelled"
+        assert (await queue.fetch("a")).state == "cancelled"
         async with AsyncSession(engine) as session:
             await outbox.enqueue(session, task.options(job_id="lost"), 1)
             await session.rollback()

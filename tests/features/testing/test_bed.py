@@ -146,9 +146,9 @@ def test_it_moves_for_all_queues_alike(bed: TestBed, by: str | float | timedelta
 def test_what_is_delayed_becomes_due(bed: TestBed) -> None:
     job = shop.send.later("30m").enqueue(1)
     bed.advance("29m")
-    assert job.refresh().status is State.DELAYED
+    assert job.refresh().state is State.DELAYED
     bed.advance("1m")
-    assert job.refresh().status is State.WAITING
+    assert job.refresh().state is State.WAITING
     assert shop.done == []
 
 
@@ -190,7 +190,7 @@ def test_a_worker_in_the_background_notices(bed: TestBed) -> None:
     with working(shop.mail, shop.low):
         near, far = shop.send.later("1h").enqueue(1), shop.note_low.later("30d").enqueue("far")
         for days, job in (("2h", near), ("30d", far)):
-            assert job.refresh().status is State.DELAYED
+            assert job.refresh().state is State.DELAYED
             bed.advance(days)
             job.wait(90)
     assert shop.done == [("send", 1, "hello"), "far"]

@@ -21,7 +21,7 @@ def test_an_enqueue_returns_when_its_job_has_run() -> None:
     with eager() as mode:
         job = shop.send.enqueue(1, text="hi")
         assert shop.done == [("send", 1, "hi")]
-        assert (job.created, job.status, job.result, job.wait()) == (
+        assert (job.created, job.state, job.result, job.wait()) == (
             True,
             State.COMPLETED,
             "hi 1",
@@ -55,14 +55,14 @@ def test_an_error_reaches_whoever_enqueued() -> None:
             shop.fail.enqueue("broken")
         with pytest.raises(ConnectionError, match="stumbled at 1"):
             shop.stumble.enqueue(1)
-        assert [job.status for job in mode.jobs] == [State.FAILED, State.FAILED]
+        assert [job.state for job in mode.jobs] == [State.FAILED, State.FAILED]
         assert shop.done == [1], "retry policies are not applied"
 
 
 def test_unless_it_is_not_to() -> None:
     with eager(raise_failures=False):
         job = shop.fail.enqueue("broken")
-        assert job.status is State.FAILED
+        assert job.state is State.FAILED
         assert job.error is not None
         assert (job.error.type, job.error.message) == ("ValueError", "broken")
         assert [attempt.number for attempt in job.attempts] == [1]
@@ -74,14 +74,14 @@ def test_a_delay_is_noted_and_ignored() -> None:
     with eager():
         before = datetime.now(UTC)
         job = shop.send.later("1h").enqueue(1)
-        assert job.status is State.COMPLETED
+        assert job.state is State.COMPLETED
         assert timedelta(hours=1) <= job.due - before < timedelta(hours=1, minutes=1)
 
 
 def test_a_job_may_say_how_it_ends() -> None:
     with eager():
         later, snoozed = shop.later.enqueue(), shop.snooze.enqueue()
-        assert (later.status, snoozed.status) == (State.DELAYED, State.DELAYED)
+        assert (later.state, snoozed.state) == (State.DELAYED, State.DELAYED)
         assert timedelta(minutes=4) < later.due - datetime.now(UTC) <= timedelta(minutes=5)
         assert later.error is not None
         assert shop.done == ["snoozed"], "nobody runs it again"
@@ -89,8 +89,8 @@ def test_a_job_may_say_how_it_ends() -> None:
         with pytest.raises(JobWaitTimeout, match="is delayed, and in eager mode nothing"):
             later.wait()
         assert snoozed.cancel()
-        assert snoozed.status is State.CANCELLED
-        assert shop.call_off.enqueue().status is State.CANCELLED
+        assert snoozed.state is State.CANCELLED
+        assert shop.call_off.enqueue().state is State.CANCELLED
         with pytest.raises(bide.Fail, match="no use"):
             shop.give_up.enqueue()
 
@@ -157,7 +157,7 @@ def test_many_run_one_after_another() -> None:
 def test_a_coroutine_runs_without_a_loop_and_may_enqueue_in_turn() -> None:
     with eager() as mode:
         job = shop.mail.enqueue(shop.fan_out, 2)
-        assert job.status is State.COMPLETED
+        assert job.state is State.COMPLETED
         assert shop.done == [("publish", "0"), ("publish", "1"), ("send", 2, "hello")]
         assert len(mode.jobs) == 4
 
@@ -301,13 +301,13 @@ def test_jobs_that_wait_run_in_the_order_in_which_they_are_enqueued() -> None:
     with eager(raise_failures=False):
         first = shop.send.enqueue(1)
         second = shop.send.options(depends_on=first).enqueue(2)
-        assert (second.status, second.parents) == (State.COMPLETED, (first.id,))
+        assert (second.state, second.parents) == (State.COMPLETED, (first.id,))
         bad = shop.mail.enqueue(shop.unfit)
         after = shop.send.options(depends_on=bad).enqueue(3)
-        assert (after.status, after.cancelled_by) == (State.CANCELLED, bad.id)
+        assert (after.state, after.cancelled_by) == (State.CANCELLED, bad.id)
         alarm = shop.send.options(depends_on=[first, bad], run_if="failed").enqueue(4)
-        assert alarm.status == State.COMPLETED
+        assert alarm.state == State.COMPLETED
         quiet = shop.send.options(depends_on=first, run_if="failed").enqueue(5)
-        assert quiet.status == State.CANCELLED
+        assert quiet.state == State.CANCELLED
         with pytest.raises(bide.JobNotFound, match="'nobody' to wait for"):
             shop.send.options(depends_on="nobody").enqueue(6)

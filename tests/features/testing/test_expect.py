@@ -105,7 +105,7 @@ def test_what_has_run_is_enqueued_no_more(bed: TestBed) -> None:
     shop.stumble.enqueue(1)
     bed.run()
     bed.assert_not_enqueued(shop.send)
-    assert [job.status for job in bed.enqueued()] == [State.DELAYED], "it will be retried"
+    assert [job.state for job in bed.enqueued()] == [State.DELAYED], "it will be retried"
 
 
 def test_all_that_is_enqueued_can_be_listed(bed: TestBed) -> None:
@@ -118,7 +118,7 @@ def test_all_that_is_enqueued_can_be_listed(bed: TestBed) -> None:
         f"{NAME}:note_low('x')",
         f"{NAME}:send(3)",
     ]
-    assert [job.status for job in jobs] == [State.WAITING, State.DELAYED, State.DELAYED]
+    assert [job.state for job in jobs] == [State.WAITING, State.DELAYED, State.DELAYED]
     assert [(job.queue, job.priority, job.args) for job in bed.enqueued(shop.note_low)] == [
         ("low", 9, ("x",))
     ]

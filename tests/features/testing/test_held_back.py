@@ -28,7 +28,7 @@ def test_also_where_those_are_in_another_queue(bed: TestBed) -> None:
     last = shop.note_low.options(depends_on=parents).enqueue("last")
     bed.run()
     assert shop.done[-1] == "last"
-    assert last.refresh().status is State.COMPLETED
+    assert last.refresh().state is State.COMPLETED
 
 
 def test_also_where_they_had_run_before(bed: TestBed) -> None:
@@ -90,7 +90,7 @@ def test_a_rate_holds_jobs_back_until_its_time(bed: TestBed) -> None:
 def test_so_does_a_job_that_holds_its_queue(bed: TestBed) -> None:
     shop.mail.enqueue(hold_the_queue)
     shop.note.enqueue("after")
-    assert [job.status for job in bed.run()] == [State.DELAYED]
+    assert [job.state for job in bed.run()] == [State.DELAYED]
     bed.run(until="10m")
     assert shop.done == ["held", "after", "held"]
 
@@ -116,7 +116,7 @@ def test_what_is_over_the_limit_is_given_back(bed: TestBed) -> None:
     jobs = [shop.note.enqueue(str(i)) for i in range(3)]
     with pytest.raises(bide.UsageError, match=r"has run 2 jobs, and another is due"):
         bed.run(limit=2)
-    assert jobs[2].refresh().status is State.WAITING
+    assert jobs[2].refresh().state is State.WAITING
     assert jobs[2].attempt == 0
     bed.run()
     assert shop.done == ["0", "1", "2"]

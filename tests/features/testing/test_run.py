@@ -36,7 +36,7 @@ def test_it_runs_what_is_due_and_what_that_enqueues(bed: TestBed) -> None:
         ("send", 2, "hello"),
     ]
     assert [job.result for job in ran] == ["hello 1", None, "0", "1", "hello 2"]
-    assert {job.status for job in ran} == {State.COMPLETED}
+    assert {job.state for job in ran} == {State.COMPLETED}
     assert bed.run() == []
     bed.assert_enqueued(shop.send, 2)
 
@@ -78,10 +78,10 @@ def test_until_moves_the_clock_though_there_is_nothing_to_do(bed: TestBed) -> No
 
 def test_retries_run_when_they_are_due(bed: TestBed) -> None:
     job = shop.stumble.enqueue(2)
-    assert [seen.status for seen in bed.run()] == [State.DELAYED]
+    assert [seen.state for seen in bed.run()] == [State.DELAYED]
     ran = bed.run(until="2m")
     assert shop.done == [1, 2, 3]
-    assert [seen.status for seen in ran] == [State.DELAYED, State.COMPLETED]
+    assert [seen.state for seen in ran] == [State.DELAYED, State.COMPLETED]
     assert [repr(seen.exception) for seen in ran] == ["ConnectionError('stumbled at 2')", "None"]
     assert job.refresh().result == 3
     assert [attempt.number for attempt in job.attempts] == [1, 2]
@@ -151,7 +151,7 @@ async def test_under_an_event_loop_it_is_awaited(bed: TestBed) -> None:
     shop.uses_a_loop.enqueue(1)
     second = shop.where.enqueue()
     ran = await bed.arun(until="1h")
-    assert [job.status for job in ran] == [State.COMPLETED] * 6
+    assert [job.state for job in ran] == [State.COMPLETED] * 6
     assert shop.done[0] == (threading.get_ident(), first.id, "acme")
     thread, _, tenant = next(one for one in shop.done if one[1] == second.id)
     assert thread != threading.get_ident()
@@ -172,7 +172,7 @@ def test_ctrl_c_ends_the_test_and_is_no_failure_of_the_job(bed: TestBed) -> None
     shop.mail.enqueue(interrupt)
     with pytest.raises(KeyboardInterrupt):
         bed.run()
-    assert bed.assert_enqueued(interrupt).status is State.ACTIVE
+    assert bed.assert_enqueued(interrupt).state is State.ACTIVE
     shop.note.enqueue("after")
     bed.run()
     assert shop.done == ["after"]
@@ -194,7 +194,7 @@ def test_a_job_that_has_failed_raises_in_the_test(bed: TestBed) -> None:
         bed.run()
     assert isinstance(info.value.__cause__, ValueError)
     assert info.value.error.type == "ValueError"
-    assert job.refresh().status is State.FAILED, "it is settled all the same"
+    assert job.refresh().state is State.FAILED, "it is settled all the same"
     assert shop.done == []
     bed.run()
     assert shop.done == ["after"]
@@ -204,7 +204,7 @@ def test_unless_it_is_not_to(bed: TestBed) -> None:
     shop.fail.enqueue("broken")
     shop.note.enqueue("after")
     failed, completed = bed.run(raise_failures=False)
-    assert (failed.status, completed.status) == (State.FAILED, State.COMPLETED)
+    assert (failed.state, completed.state) == (State.FAILED, State.COMPLETED)
     assert isinstance(failed.exception, ValueError)
     assert failed.error is not None
     assert failed.error.message == "broken"
@@ -221,7 +221,7 @@ def test_a_retry_is_no_failure_until_the_last(bed: TestBed) -> None:
 def test_a_job_may_say_how_it_ends(bed: TestBed) -> None:
     jobs = [task.enqueue() for task in (shop.later, shop.snooze, shop.give_up, shop.call_off)]
     bed.run(raise_failures=False)
-    states = [job.refresh().status for job in jobs]
+    states = [job.refresh().state for job in jobs]
     assert states == [State.DELAYED, State.DELAYED, State.FAILED, State.CANCELLED]
     bed.assert_enqueued(shop.later, delay="5m")
     bed.assert_enqueued(shop.snooze, delay="10m")
@@ -232,7 +232,7 @@ def test_a_job_may_say_how_it_ends(bed: TestBed) -> None:
 def test_what_would_end_the_process_ends_the_job(bed: TestBed, task: object) -> None:
     shop.mail.enqueue(task)  # type: ignore[arg-type]
     (job,) = bed.run(raise_failures=False)
-    assert job.status is State.FAILED
+    assert job.state is State.FAILED
 
 
 def test_a_coroutine_is_bounded_by_its_time_out(bed: TestBed) -> None:

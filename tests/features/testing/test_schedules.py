@@ -112,7 +112,7 @@ def test_advance_fires_what_has_come_due(bed: TestBed) -> None:
     bed.advance("80s")
     bed.assert_not_enqueued(look)
     bed.advance("11s")
-    assert bed.assert_enqueued(look, "EUR").status is State.WAITING
+    assert bed.assert_enqueued(look, "EUR").state is State.WAITING
 
 
 def test_a_schedule_that_the_program_sets_fires_as_well(bed: TestBed) -> None:

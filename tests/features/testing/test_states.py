@@ -19,7 +19,7 @@ def test_a_blocked_job_is_enqueued(bed: TestBed) -> None:
     first = shop.send.enqueue(1)
     second = shop.note.options(depends_on=first).enqueue("after")
     assert bed.assert_enqueued(shop.note).id == second.id
-    assert [job.status for job in bed.enqueued()] == [State.WAITING, State.BLOCKED]
+    assert [job.state for job in bed.enqueued()] == [State.WAITING, State.BLOCKED]
     with pytest.raises(AssertionError) as info:
         bed.assert_not_enqueued(shop.note)
     assert str(info.value).splitlines() == [
@@ -35,7 +35,7 @@ def test_also_in_another_queue_and_in_a_chain(bed: TestBed) -> None:
     shop.note_low.options(depends_on=shop.send.enqueue(3)).enqueue("low")
     bed.assert_enqueued(shop.send, 2)
     bed.assert_enqueued(shop.note_low, "low", queue=shop.low)
-    assert [job.status for job in bed.enqueued(shop.note_low)] == [State.BLOCKED]
+    assert [job.state for job in bed.enqueued(shop.note_low)] == [State.BLOCKED]
 
 
 def test_a_blocked_job_is_due_so_long_after_those_that_it_depends_on(bed: TestBed) -> None:
@@ -61,7 +61,7 @@ def test_what_runs_is_enqueued_until_it_has_finished(bed: TestBed) -> None:
     try:
         shop.hold.enqueue()
         assert shop.begun.wait(90)
-        assert bed.assert_enqueued(shop.hold).status is State.ACTIVE
+        assert bed.assert_enqueued(shop.hold).state is State.ACTIVE
         with pytest.raises(AssertionError, match=r"hold\(\.\.\.\) is enqueued \(1 active\)\."):
             bed.assert_not_enqueued(shop.hold)
     finally:
@@ -100,7 +100,7 @@ def test_jobs_of_every_state_can_be_listed(bed: TestBed) -> None:
     bed.run(raise_failures=False)
     last = shop.send.later("1h").enqueue(2)
     shop.send.options(depends_on=last).enqueue(3)
-    assert {job.call.rpartition(":")[2]: job.status for job in bed.jobs()} == {
+    assert {job.call.rpartition(":")[2]: job.state for job in bed.jobs()} == {
         "send(1)": State.COMPLETED,
         "fail('x')": State.FAILED,
         "send(2)": State.DELAYED,
@@ -115,7 +115,7 @@ def test_an_expired_job_is_cancelled_when_the_clock_has_moved(bed: TestBed) -> N
     bed.advance("2m")
     bed.assert_not_enqueued(shop.send)
     assert job.refresh().expired
-    assert alarm.refresh().status is State.WAITING
+    assert alarm.refresh().state is State.WAITING
 
 
 def test_data_of_a_delay_queue_are_no_jobs(bed: TestBed) -> None:

@@ -101,7 +101,7 @@ def test_a_running_job_that_is_cancelled_ends_by_an_exception(shared: Shared, ta
     assert job.cancel()
     with pytest.raises(JobCancelled):
         job.wait(90)
-    assert job.refresh().status is State.CANCELLED
+    assert job.refresh().state is State.CANCELLED
     (tidied,) = shared.wait("tidied", id=job.id)
     assert tidied.what == ["tidied", True]
 

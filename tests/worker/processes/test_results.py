@@ -72,7 +72,7 @@ def test_what_goes_wrong_in_a_job_is_its_error(
     with pytest.raises(JobFailed):
         job.wait(90)
     job.refresh()
-    assert job.status is State.FAILED
+    assert job.state is State.FAILED
     assert job.error is not None
     assert job.error.type == kind
     assert job.attempt == 1

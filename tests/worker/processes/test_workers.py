@@ -116,7 +116,7 @@ def test_a_worker_stops_warmly(bench: ProcessBench) -> None:
         bench.open("gate")
     assert [job.refresh().result for job in jobs] == ["held"] * 2
     for job in more:
-        assert (job.refresh().status, job.attempt) == (State.WAITING, 0)
+        assert (job.refresh().state, job.attempt) == (State.WAITING, 0)
 
 
 def test_or_gives_back_what_runs_without_using_an_attempt(bench: ProcessBench) -> None:
@@ -129,7 +129,7 @@ def test_or_gives_back_what_runs_without_using_an_attempt(bench: ProcessBench) -
         worker.stop()
         worker.stop()
     for job in jobs:
-        assert (job.refresh().status, job.attempt, job.attempts) == (State.WAITING, 0, ())
+        assert (job.refresh().state, job.attempt, job.attempts) == (State.WAITING, 0, ())
     assert len(bench.notes("begun")) == 2
     assert bench.queue.counts().active == 0
     bench.open("never")
@@ -142,7 +142,7 @@ def test_what_runs_when_the_grace_ends_is_given_back(bench: ProcessBench) -> Non
     with bench.at_work(grace=0.1) as worker:
         bench.wait("begun")
         worker.stop()
-    assert (job.refresh().status, job.attempt) == (State.WAITING, 0)
+    assert (job.refresh().state, job.attempt) == (State.WAITING, 0)
 
 
 @PROCESS
@@ -151,7 +151,7 @@ def test_a_worker_can_work_again(bench: ProcessBench) -> None:
     for _ in range(2):
         job = bench.queue.enqueue(tasks.add, 1)
         assert worker.run(burst=True) == 1
-        assert job.refresh().status is State.COMPLETED
+        assert job.refresh().state is State.COMPLETED
 
 
 @PROCESS

@@ -200,7 +200,7 @@ def test_the_second_signal_gives_jobs_back(tmp_path: Path, one_url: str, queue: 
         unit.logged("1 job may finish")
         unit.signal(signal.SIGTERM)
         assert unit.wait() == 0
-    assert job.refresh().status == "waiting"
+    assert job.refresh().state == "waiting"
     assert job.attempt == 0
 
 
@@ -229,7 +229,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(
         unit.logged("may finish", 2)
         unit.open_gate()
         unit.wait()
-    assert job.refresh().status == "completed"
+    assert job.refresh().state == "completed"
 
 
 @pytest.mark.parametrize("executor", ["auto", "process"])
@@ -283,7 +283,7 @@ def test_a_burst_ends_when_all_have_ended(tmp_path: Path, one_url: str, queue: Q
     jobs = [queue.enqueue("shop:pid") for _ in range(30)]
     with started(tmp_path, one_url, "-q", "work", "-w", "2", "--burst") as unit:
         assert unit.wait() == 0
-    assert {job.refresh().status for job in jobs} == {"completed"}
+    assert {job.refresh().state for job in jobs} == {"completed"}
 
 
 def test_so_does_one_that_has_nothing_to_do(tmp_path: Path, one_url: str, queue: Queue) -> None:

@@ -157,14 +157,14 @@ def _in_queue(task: Any, queue: str) -> Any:
 
 def stored_result(task: Any, job: Job[Any]) -> Any:
     """Return the result of a job that was read."""
-    status = STATUS.get(job.status, "READY")
+    status = STATUS.get(job.state, "READY")
     errors = [
         _error(task, attempt.error.type, attempt.error.traceback)
         for attempt in job.attempts
         if attempt.error is not None
     ]
     workers = [attempt.worker for attempt in job.attempts]
-    if job.worker is not None and job.status in (State.ACTIVE, State.COMPLETED):
+    if job.worker is not None and job.state in (State.ACTIVE, State.COMPLETED):
         workers.append(job.worker)
     first = job.attempts[0].started if job.attempts else job.started
     return _make(
