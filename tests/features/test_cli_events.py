@@ -29,7 +29,7 @@ def test_the_shell_follows_events_as_text_and_as_json(home: Path, queue: Queue) 
     assert "due in 60s" in text[2]
     assert any("failed" in line and "attempt 1 on" in line and "no luck" in line for line in text)
     assert any("progress" in line and "50% half way" in line for line in text)
-    assert text[-1].endswith("purged       1 jobs")
+    assert text[-1].endswith("purged       1 job")
     assert all("  tests.support.jobs:fail" in line for line in text if "no luck" in line)
     assert "  tests.support.jobs:add  " not in text[2], "it was purged, and nobody knows its task"
     done = run_bide(home, *args, "--json", "-k", "failed", "-k", "progress", url=queue.url)

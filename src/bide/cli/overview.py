@@ -378,10 +378,10 @@ def _line(event: Event, task: str) -> str:
 
 def _remark(event: Event) -> str:
     if event.kind == "gap":
-        lost = f"{event.count} events" if event.count else "events"
-        return f"{lost} before {event.id} were lost"
+        lost = count(event.count, "event was", "events were") if event.count else "events were"
+        return f"{lost} lost before {event.id}"
     if event.kind == "purged":
-        return f"{event.count} jobs"
+        return count(event.count, "job")
     told = []
     if event.worker:
         told.append(f"attempt {event.attempt} on {short_id(event.worker)}")
