@@ -4,7 +4,7 @@ Nobody can stop a plain function: it has to look. It does so once a row, and tha
 prints:
 
     importing ...
-    asked to end: True
+    asked to stop: True
     cancelled at ... of 100000
 """
 
@@ -31,7 +31,7 @@ def main() -> None:
         time.sleep(0.05)
         job.refresh()
     print("importing", f"{job.progress.fraction:.4%}")
-    print("asked to end:", job.cancel())
+    print("asked to stop:", job.cancel())
     try:
         job.wait(timeout=30)
     except bide.JobCancelled:

@@ -103,7 +103,7 @@ ILLEGAL: dict[str, Spoil] = {
     "has too many notes C": lambda r, id: r.hset(
         KEYS["notes"], id, b"C 1 2 3 w\n" * 10 + b"C 1 2 3 w"
     ),
-    "asked to end, but does not run": lambda r, id: r.zadd(KEYS["asked"], {"other": 1}),
+    "asked to stop, but does not run": lambda r, id: r.zadd(KEYS["asked"], {"other": 1}),
     "has the score": lambda r, id: r.zadd(KEYS["active"], {id: 1_795}),
     "never be swept": lambda r, id: r.rename(KEYS["active"], KEYS.names["trash"][0]),
     "more than one wake-up message": lambda r, id: r.lpush(KEYS["wake"], "-", "-", "-"),

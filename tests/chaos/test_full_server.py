@@ -154,7 +154,7 @@ def test_what_waits_can_be_moved_cancelled_deleted_and_purged(tank: Tank) -> Non
     assert assert_legal(tank.direct, "mail").ids == {second}
 
 
-def test_what_runs_can_be_asked_to_end_and_what_has_ended_retried(tank: Tank) -> None:
+def test_what_runs_can_be_asked_to_stop_and_what_has_ended_retried(tank: Tank) -> None:
     tank.fill()
     run = tank.client.run
     jobs = run(worker_commands.claim(KEYS, "w", 1, 30, LEASE_US, 0)).jobs

@@ -279,7 +279,7 @@ def test_a_job_is_promoted_rescheduled_and_deleted_in_spite_of_losses(line: Line
 
 
 @pytest.mark.slow
-def test_running_jobs_are_asked_to_end(line: Line) -> None:
+def test_running_jobs_are_asked_to_stop(line: Line) -> None:
     for _ in line.each_round():
         add(line.good, jobs(3))
         held = take(line.good, 3).jobs

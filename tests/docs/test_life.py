@@ -36,7 +36,7 @@ def test_the_picture_has_an_arrow_for_each_transition() -> None:
 def test_each_arrow_says_its_verbs() -> None:
     for moves, group in re.findall(r'data-moves="([^"]+)">(.*?)</g>', PICTURE.read_text("utf-8")):
         words = re.sub(r"<[^>]+>", " ", group)
-        if "asked to end" not in words:  # which stands for all that end so
+        if "asked to stop" not in words:  # which stands for all that end so
             assert {move.partition(":")[0] for move in moves.split()} <= {
                 *re.findall(r"\w+", words)
             }

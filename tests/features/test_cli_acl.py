@@ -199,7 +199,7 @@ def test_an_operator_stops_what_runs(as_user: As, home: Path, queue: Queue) -> N
         hangs = queue.enqueue(jobs.hang)
         eventually(lambda: hangs.refresh().state is State.ACTIVE)
         operator = as_user("operator")
-        assert "asked to end" in said(bide(home, "jobs", "cancel", hangs.id, url=operator))
+        assert "asked to stop" in said(bide(home, "jobs", "cancel", hangs.id, url=operator))
         eventually(lambda: hangs.refresh().state is State.CANCELLED)
         shown = json.loads(said(bide(home, "workers", "--json", url=operator)))
         (name,) = [worker["name"] for worker in shown["workers"]]

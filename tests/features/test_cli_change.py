@@ -99,17 +99,17 @@ def test_what_a_verb_is_not_for_is_left_alone_and_exits_with_1(
     assert "can be deleted." in done.stderr
 
 
-def test_one_that_runs_is_asked_to_end_unless_it_is_to_be_left(
+def test_one_that_runs_is_asked_to_stop_unless_it_is_to_be_left(
     home: Path, one_url: str, mail: Queue
 ) -> None:
     (a,) = delayed(mail, 1)
     take(mail, a)
     done = bide(home, "jobs", "cancel", a, "--leave-running", url=one_url)
     assert said(done, 1) == "0 jobs cancelled; skipped: 1 active.\n"
-    assert said(bide(home, "jobs", "cancel", a, url=one_url)) == "1 running job asked to end.\n"
+    assert said(bide(home, "jobs", "cancel", a, url=one_url)) == "1 running job asked to stop.\n"
     assert mail.fetch(a).cancelling
-    assert "asked to end" in said(bide(home, "jobs", "ls", url=one_url))
-    assert "active, asked to end" in said(bide(home, "jobs", "show", a, url=one_url))
+    assert "asked to stop" in said(bide(home, "jobs", "ls", url=one_url))
+    assert "active, asked to stop" in said(bide(home, "jobs", "show", a, url=one_url))
 
 
 def test_ids_that_lead_nowhere_exit_with_3_and_the_others_are_changed(

@@ -27,7 +27,7 @@ BESIDE = [
     ),
     # -- who asks and waits
     *(
-        case(f"asked to end, {id}", ("ZADD", "@asked", "%0", id), finds=("asked", id))
+        case(f"asked to stop, {id}", ("ZADD", "@asked", "%0", id), finds=("asked", id))
         for id in ("wait", "done", "x")
     ),
     case("asked at no time", ("ZADD", "@asked", "inf", "run-asked"), finds=("score", "run-asked")),

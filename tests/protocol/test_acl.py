@@ -57,7 +57,7 @@ def test_a_job_that_is_to_run_again_beside_it_wakes_someone(q: Probe) -> None:
     assert q.hear() == "-"
 
 
-def test_a_running_job_is_asked_to_end_and_learns_it_with_its_lease(q: Probe) -> None:
+def test_a_running_job_is_asked_to_stop_and_learns_it_with_its_lease(q: Probe) -> None:
     q.add("a", "b")
     a, b = q.claim().jobs
     assert q.cancel("a", "b") == ["asked", "asked"]

@@ -1,4 +1,4 @@
-"""A running job that is asked to end: who is told, and where its attempt leads then."""
+"""A running job that is asked to stop: who is told, and where its attempt leads then."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_how_a_run_ends(q: Probe, outcome: Outcome, kind: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["retry", "snooze", "release"])
-def test_one_that_was_asked_to_end_is_cancelled_and_not_run_again(
+def test_one_that_was_asked_to_stop_is_cancelled_and_not_run_again(
     q: Probe, outcome: Outcome
 ) -> None:
     q.listen()
@@ -207,7 +207,7 @@ def test_a_crash_that_its_worker_saw_is_told_and_what_came_of_it(q: Probe) -> No
     assert told[-2].error.message == "killed"
 
 
-def test_one_that_was_asked_to_end_and_lost_its_worker_is_cancelled(q: Probe) -> None:
+def test_one_that_was_asked_to_stop_and_lost_its_worker_is_cancelled(q: Probe) -> None:
     q.listen()
     q.take("a")
     q.cancel("a")

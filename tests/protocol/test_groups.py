@@ -459,7 +459,7 @@ def test_more_that_has_expired_than_a_claim_looks_for(q: Probe) -> None:
     assert taken == ["b"]
 
 
-def test_a_running_job_that_is_asked_to_end_frees_its_place_when_it_does(q: Probe) -> None:
+def test_a_running_job_that_is_asked_to_stop_frees_its_place_when_it_does(q: Probe) -> None:
     add(q, "g", "a", "b")
     (a,) = q.claim().jobs
     assert q.cancel("a") == ["asked"]

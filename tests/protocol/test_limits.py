@@ -304,7 +304,7 @@ def test_resume_ends_a_hold(q: Probe) -> None:
     assert q.taken() == ["b"]
 
 
-def test_a_job_that_was_asked_to_end_holds_the_queue_all_the_same(q: Probe) -> None:
+def test_a_job_that_was_asked_to_stop_holds_the_queue_all_the_same(q: Probe) -> None:
     job = q.take("a")
     q.cancel("a")
     assert q.settle(job, "hold", "+30000000") == "ok"

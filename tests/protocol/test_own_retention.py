@@ -196,7 +196,7 @@ def test_a_cancelled_job_is_kept_as_the_queue_does(q: Probe) -> None:
     assert snapshot.since_us == snapshot.finished_us <= snapshot.now_us
 
 
-def test_one_that_was_asked_to_end_and_retries_ends_at_its_time(q: Probe) -> None:
+def test_one_that_was_asked_to_stop_and_retries_ends_at_its_time(q: Probe) -> None:
     job = q.take("a")
     q.cancel("a")
     q.settle(job, "retry", f"+{3600 * SECOND}")

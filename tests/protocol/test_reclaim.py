@@ -169,7 +169,7 @@ def test_a_job_that_has_failed_by_that_is_named_so(q: Probe) -> None:
     assert q.where("a") == "failed"
 
 
-def test_a_job_that_was_asked_to_end_is_not_named(q: Probe) -> None:
+def test_a_job_that_was_asked_to_stop_is_not_named(q: Probe) -> None:
     q.take("a", "w1")
     q.cancel("a")
     q.move(LEASE + 1)

@@ -297,7 +297,7 @@ def test_a_suspect_that_crashed_still_runs_alone(q: Probe) -> None:
     assert not q.record("a").alone
 
 
-def test_a_crash_of_one_that_was_asked_to_end_is_its_end(q: Probe) -> None:
+def test_a_crash_of_one_that_was_asked_to_stop_is_its_end(q: Probe) -> None:
     job = q.take("a")
     assert q.cancel("a") == ["asked"]
     q.settle(job, "crash", "", CRASH)

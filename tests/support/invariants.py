@@ -61,7 +61,7 @@ class Holding:
     sets: dict[str, dict[str, int]]
     """Name of the set (`due:5`, `active`, `trash:5`, ...) -> id -> score in microseconds."""
     asked: dict[str, int]
-    """id -> since when a running job has been asked to end."""
+    """id -> since when a running job has been asked to stop."""
     waiters: dict[str, int]
     """id -> until when its end is waited for."""
     hashes: dict[str, dict[str, bytes]]
@@ -165,7 +165,7 @@ def _each_id_in_one_set(holding: Holding) -> None:
             seen[id] = name
         if name.startswith("trash") and ids:
             assert "trash" in holding.meta, f"{name} would never be swept"
-    assert holding.asked.keys() <= holding.sets["active"].keys(), "asked to end, but does not run"
+    assert holding.asked.keys() <= holding.sets["active"].keys(), "asked to stop, but does not run"
 
 
 def _bodies_are_listed(holding: Holding) -> None:

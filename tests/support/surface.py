@@ -26,7 +26,7 @@ def when() -> datetime:
     return WHEN
 
 
-# -- asked to end
+# -- asked to stop
 
 
 def look_until_asked() -> str:

@@ -1,4 +1,4 @@
-"""A worker's jobs without a server: what becomes of one that is asked to end as it begins."""
+"""A worker's jobs without a server: what becomes of one that is asked to stop as it begins."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_what_has_failed_since_is_not_meant_and_none_twice(desk: Page, mail: Que
     assert "No job matches" in desk.post(**sure(asked)).text, "sent again, as by reloading"
 
 
-def test_what_begins_meanwhile_is_not_asked_to_end(one_url: str, mail: Queue) -> None:
+def test_what_begins_meanwhile_is_not_asked_to_stop(one_url: str, mail: Queue) -> None:
     def take(task: str, kind: str, value: Any) -> Any:
         """A worker takes the job while it is looked at."""
         mail._client.run(worker_commands.claim(mail.keys, "w1", 1, 1, 60_000_000, 0))

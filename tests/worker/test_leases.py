@@ -64,7 +64,9 @@ def renew(job: RunningJob, url: str) -> list[tuple[str, str]]:
     return heard
 
 
-def test_a_job_that_was_asked_to_end_hears_it_with_its_lease(job: RunningJob, one_url: str) -> None:
+def test_a_job_that_was_asked_to_stop_hears_it_with_its_lease(
+    job: RunningJob, one_url: str
+) -> None:
     assert renew(job, one_url) == []
     with redis.Redis.from_url(one_url) as direct:
         direct.zadd(KEYS["asked"], {"a": 1})

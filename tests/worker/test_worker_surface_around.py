@@ -487,7 +487,7 @@ def test_one_that_wants_nothing_leaves_the_run_alone(queue: Queue, task: Any) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [jobs.hang, surface.tidy_up])
-def test_it_sees_that_a_job_was_asked_to_end(queue: Queue, task: Any) -> None:
+def test_it_sees_that_a_job_was_asked_to_stop(queue: Queue, task: Any) -> None:
     bide.add_middleware(Around("m"))
     job = queue.enqueue(task)
     with at_work(queue):

@@ -261,7 +261,7 @@ def _report(
     changed = sum(words.pop(word, 0) for word in verb.fine)
     said = [f"{count(changed, 'job')} {verb.past}"] if changed or not asked else []
     if asked:
-        said.append(f"{count(asked, 'running job')} asked to end")
+        said.append(f"{count(asked, 'running job')} asked to stop")
     left = [f"{n:,} {word}" for word, n in words.items()]
     if left:
         said.append(f"skipped: {', '.join(left)}")

@@ -288,7 +288,7 @@ def remark(mask: Mask, seen: FoundJob) -> Cell:
     """Return the most useful remark: progress, last error, data or description."""
     notes = seen.snapshot.notes
     if seen.snapshot.asked:
-        return Cell("asked to end", "yellow")
+        return Cell("asked to stop", "yellow")
     if seen.state == State.ACTIVE and notes.progress:
         return Cell(f"{notes.progress.fraction:.0%} {notes.progress.text}".rstrip())
     error = masked_error(notes.error, seen.snapshot.task, mask)

@@ -284,7 +284,7 @@ def _facts(
     yield "item" if is_item else "job", short_id(job.id)
     yield "queue", seen.queue
     state = state_cell(job.state)
-    yield "state", Cell(f"{state.text}, asked to end", "yellow") if job.cancelling else state
+    yield "state", Cell(f"{state.text}, asked to stop", "yellow") if job.cancelling else state
     if is_item:
         yield "data", masked("data", seen.snapshot.data)
     else:

@@ -52,7 +52,7 @@ class FakeQueue:
     """The jobs of one queue, with the replies that a server would give."""
 
     def __init__(self, request_cancel: Callable[[str], None]) -> None:
-        """Set up; `request_cancel` asks a running job to end."""
+        """Set up; `request_cancel` asks a running job to stop."""
         self.jobs: dict[str, Snapshot] = {}
         self._request_cancel = request_cancel
         self._answers: Final[dict[str, Callable[..., Any]]] = {

@@ -211,7 +211,7 @@ def pass_over_errors() -> None:
 
 
 def asked_again() -> None:
-    """Takes its time to tidy up once it has been asked to end."""
+    """Takes its time to tidy up once it has been asked to stop."""
     note("begun")
     while True:
         try:

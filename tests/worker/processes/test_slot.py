@@ -1,4 +1,4 @@
-"""One place for children, as the worker sees it: who is asked to end, who is counted on."""
+"""One place for children, as the worker sees it: who is asked to stop, who is counted on."""
 
 from __future__ import annotations
 

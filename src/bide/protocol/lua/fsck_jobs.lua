@@ -234,7 +234,7 @@ local function check_aside(id, state, score)
   if part == 'asked' and state ~= 'active' then
     local is_unlisted = not state and redis.call('HEXISTS', jobs, id) == 1 -- which has been told
     if not is_unlisted
-      and tell('asked', id, 'was asked to end, and does not run', 'is forgotten') then
+      and tell('asked', id, 'was asked to stop, and does not run', 'is forgotten') then
       redis.call('ZREM', asked, id)
     end
   elseif part == 'waiters' and state and state ~= 'due' and state ~= 'active'

@@ -13,7 +13,7 @@
 --          attempt)
 --        | hold (when; as snooze, and no job of the queue is claimed before then)
 --        | release (returned; when: anything if it had begun; uses no attempt)
---        | cancel (it was asked to end, and did)
+--        | cancel (it was asked to stop, and did)
 --        | crash (its process died under it, and under no other job; when: how long to keep it if
 --          it has failed by that, or nothing; data: error; uses no attempt)
 local STAMP = {complete = 'C', retry = 'R', fail = 'F', snooze = 'S', hold = 'H', release = 'L',

@@ -45,7 +45,7 @@ function fsck_record.allows(rec, state)
   if state == 'completed' then return stamp == 'C' end
   if state == 'failed' then return stamp == 'F' or fsck_record.state(rec) == 'failed' end
   if state == 'due' then return rec.attempt == 0 or not string.find(stamp, '[CFX]') end
-  return true -- cancelled is what was never taken, what was asked to end, and what was retried
+  return true -- cancelled is what was never taken, what was asked to stop, and what was retried
 end
 
 -- Which of the due sets a job belongs to; `level` is where it is, or nothing.
