@@ -53,7 +53,7 @@ def test_doctor_asks_the_workers_for_their_port_and_their_time_outs(
 ) -> None:
     (tmp_path / "orders.py").write_text(
         "from bide import Queue\nqueue = Queue('orders')\n"
-        "@queue.task\ndef slow(): ...\n"
+        "@queue.task(timeout='10m')\ndef slow(): ...\n"
         "@queue.task(timeout='30s')\ndef quick(): ...\n"
     )
     with started(tmp_path, one_url, "orders", "-w", "2", "--health-port", "127.0.0.1:0") as unit:
