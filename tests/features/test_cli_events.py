@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bide import Queue
-from bide.model.job import State
+from bide.cli.overview import _remark
+from bide.model.job import Event, State
 from tests.support import jobs
 from tests.support.console import CTRL_C, at_terminal, error_of, said
 from tests.support.console import bide as run_bide
@@ -95,3 +96,15 @@ def test_the_jobs_in_each_state_are_counted_and_listed(home: Path, queue: Queue)
             args = ("jobs", "ls", "-q", "work", "-s", str(state), "--json")
             listed = json.loads(said(run_bide(home, *args, url=queue.url)))["jobs"]
             assert [(j["id"], j["state"]) for j in listed] == [(job.id, state)]
+
+
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [
+        (1, "1 event was lost before 5-0"),
+        (2000, "2,000 events were lost before 5-0"),
+        (0, "events were lost before 5-0"),  # how many is not known
+    ],
+)
+def test_a_gap_says_how_many_events_were_lost(count: int, says: str) -> None:
+    assert _remark(Event("5-0", "gap", count=count)) == says

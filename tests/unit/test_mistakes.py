@@ -266,6 +266,7 @@ def test_modules_that_are_not_what_they_seem(
         (lambda: untyped(queue).empty, r"'Queue' object has .* write queue\.purge\(\)$"),
         (lambda: untyped(queue).nothing, "'Queue' object has no attribute 'nothing'$"),
         (lambda: untyped(bide.Job(queue, "a")).get_status, r"write job\.refresh\(\)\.state"),
+        (lambda: untyped(bide.Job(queue, "a")).status, r"write job\.state$"),
         (lambda: untyped(queue).enqueue_at, r"write queue\.enqueue\(function, \.\.\., at=moment"),
         (lambda: untyped(bide.Worker("a")).work, r"'Worker' object .* write worker\.run\(burst="),
         (lambda: untyped(bide.Worker("a")).nothing, "'Worker' object has no attribute 'nothing'$"),
