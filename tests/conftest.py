@@ -30,6 +30,7 @@ from hypothesis import settings
 from bide import logs
 from bide.embedded import Server, wheel_server
 from tests.support.cpu_waits import Witness
+from tests.support.opened_sockets import OpenedSockets
 from tests.support.programs import distribution_server, fetched_servers
 from tests.support.proxy import Proxy
 
@@ -77,6 +78,11 @@ SERVERS = [
     for place, name in enumerate(BINARIES)
 ]
 """The names of the servers, to parametrize by: `make test` uses the first."""
+
+
+@pytest.hookimpl(trylast=True)  # after pytest has set its hook
+def pytest_configure(config: pytest.Config) -> None:
+    OpenedSockets().install()
 
 
 @pytest.fixture(scope="session")
