@@ -19,6 +19,13 @@ from tests.support.probe import BODY, SECOND, Probe
 NAME = "tick"
 
 
+@pytest.fixture
+def q(q: Probe) -> Probe:
+    """At the start of a minute: within a test, no expression is due before the clock is moved."""
+    move_to(q, (q.now // (60 * SECOND) + 1) * 60 * SECOND + SECOND)
+    return q
+
+
 def draft(name: str = NAME, **other: Any) -> Draft:
     timing = {
         key: other.pop(key)
