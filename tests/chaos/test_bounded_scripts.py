@@ -8,12 +8,8 @@ against a script whose work never changes. The least of five runs counts.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,10 +33,9 @@ from bide.protocol.commands.worker import JobNote, Settle
 from bide.protocol.keys import DEFAULT_PRIORITY, keys_of
 from bide.protocol.scripts import names
 from bide.worker.queue_state import MAX_BYTES as MAX_SAID_BYTES
-from tests.chaos import other_release
 from tests.chaos.fill import fill, fill_groups
 from tests.chaos.many_schedules import time_schedules
-from tests.chaos.stopwatch import Stopwatch, processor_of
+from tests.chaos.stopwatch import Stopwatch
 from tests.chaos.verbs import settle_calls
 from tests.conftest import BINARIES, SERVERS
 from tests.support.invariants import assert_legal
@@ -231,49 +226,6 @@ def test_no_claim_ahead_takes_long(hollow: Full) -> None:
     print(took)
     assert {len(claim.jobs) for claim in claims} == {most}
     assert min(took) < MOST_US
-
-
-def test_no_step_of_an_upgrade_takes_long(tmp_path: Path, hollow: Full) -> None:
-    """To the schema of a later release, which lays out results anew; however large they are."""
-    release = other_release.build(tmp_path)
-    ids = [new_id() for _ in range(4 * LARGE)]
-    result = encode_item("x" * (MAX_DATA // 4))
-    hollow.direct.hset(KEYS["results"], mapping=dict.fromkeys(ids, result))
-    steps = f"""
-import time
-from bide.client import blocking as sync
-from bide.protocol.keys import keys_of
-from bide.protocol.commands import jobs
-client = sync.Client({hollow.client.url!r})
-processor = {processor_of(hollow.pid)}
-for target in (2, 1):
-    cursor = None
-    while cursor != "0":
-        began = time.clock_gettime_ns(processor)
-        cursor = client.run(jobs.upgrade(keys_of("mail"), target, cursor or "0")).cursor
-        print((time.clock_gettime_ns(processor) - began) // 1000)
-"""
-    program = [sys.executable, "-c", steps]
-    env = os.environ | {"PYTHONPATH": str(release), "PYTHONWARNINGS": "ignore"}
-    hollow.direct.config_set("slowlog-log-slower-than", 0)
-    hollow.direct.config_set("slowlog-max-len", 10_000)
-    # Runs go the same steps, unless the server has just laid the hash out anew, as it does when it
-    # has time. What a step needs beyond its least is not its own.
-    runs: list[list[int]] = []
-    for _ in range(PATIENCE):
-        hollow.direct.slowlog_reset()
-        done = subprocess.run(program, env=env, check=True, capture_output=True, text=True)
-        ran = [int(us) for us in done.stdout.split()]
-        log = hollow.direct.slowlog_get(10_000)
-        took = [e["duration"] for e in reversed(log) if e["command"].startswith(b"EVALSHA")]
-        run = [min(us) for us in zip(ran, took[-len(ran) :], strict=True)]
-        runs = [other for other in runs if len(other) == len(run)] + [run]
-        steps_us = [min(step) for step in zip(*runs, strict=True)]
-        if len(runs) >= RUNS and max(steps_us) < MOST_US:
-            break
-    assert set(hollow.direct.hvals(KEYS["results"])) == {result}
-    assert len(steps_us) > LARGE / 4, "to and fro, some at a time"
-    assert max(steps_us) < MOST_US, steps_us
 
 
 def _time_listening(full: Full) -> None:
@@ -623,7 +575,6 @@ def _time_managing(full: Full) -> None:
         full.time(f"retry {state}", partial(revive, KEYS[state]))
     full.time("ask", lambda: run(job_commands.cancel(KEYS, [job.id for job in full.claim(most)])))
     full.time("worker_start", lambda: run(queue_commands.worker_start(KEYS)))
-    full.time("upgrade", lambda: run(job_commands.upgrade(KEYS, 1, "0")))
     full.time("configure", lambda: run(job_commands.configure(KEYS, Retention())))
     full.time("limit", lambda: run(job_commands.limit(KEYS, "900000 1000000 900000", "none")))
     declared = Declared("900000 1000000 900001", "900000")

@@ -41,14 +41,6 @@ def test_enqueue_waits_for_what_the_server_can_give(home: Path, one_url: str) ->
     assert "no replica is connected" in error_of(refused)
 
 
-def test_a_queue_in_the_newest_schema_stays_as_it_is(home: Path, one_url: str) -> None:
-    bide(home, "enqueue", "shop:greet", "world", url=one_url)
-    done = bide(home, "queues", "upgrade", "default", url=one_url)
-    assert done.stdout == "default is stored in schema 1; 0 values were changed.\n"
-    refused = bide(home, "queues", "upgrade", "default", "--to", "2", url=one_url)
-    assert "1 to 1 here" in error_of(refused, 2)
-
-
 def test_info_shows_every_state_for_people(home: Path, one_url: str) -> None:
     bide(home, "enqueue", "shop:greet", "--in", "5m", "-q", "mail", url=one_url)
     shown = bide(home, "info", url=one_url).stdout

@@ -178,7 +178,6 @@ def test_an_operator_runs_what_looks_and_what_changes(as_user: As, home: Path, u
     assert "is paused" in run("queues", "pause", "work")
     assert "is resumed" in run("queues", "resume", "work")
     assert "removed 1 job" in run("queues", "purge", "work", "--yes")
-    assert "in schema 1" in run("queues", "upgrade", "work")
     assert other.id not in run("jobs", "ls")
     assert later.id in run("jobs", "show", later.id)
     assert "work" in run("info")
@@ -237,7 +236,6 @@ def test_an_operator_checks_and_repairs(
         (("fsck",), r"\+type", "operator"),
         (("fsck", "-q", "work"), r"\+type", "operator -q work"),
         (("queues", "pause", "work"), r"\+h(set|del)", "operator producer worker -q work"),
-        (("queues", "upgrade", "work"), r"\+h(set|del)", "operator -q work"),
         (("queues", "forget", "work"), r"\+(exists|unlink)", "operator -q work"),
         (("workers", "stop", "w1."), r"\+h(exists|set)", "operator"),
         (("jobs", "promote", "a", "-q", "work"), r"\+zrem", "operator producer worker -q work"),

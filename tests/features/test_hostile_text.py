@@ -202,7 +202,6 @@ def test_so_do_commands_about_workers(home: Path, one_url: str) -> None:
         ("workers", "stop", LONG),
         ("workers", "stop", f"{LONG}3"),
         ("queues", "forget", "work"),
-        ("queues", "upgrade", "work"),
     ]:
         done = bide(home, *args, url=one_url)
         assert is_cut(done.stdout + done.stderr), (args[:2], done.stdout, done.stderr)

@@ -52,11 +52,3 @@ def test_others_in_the_same_round_trip_are_served(q: Probe) -> None:
 def test_the_schema_that_is_known_is_not_refused(q: Probe) -> None:
     q.raw.hset(q.keys["meta"], "schema", 1)
     assert q.add("b")[0].created
-    assert q.run(job_commands.counts(q.keys)).schema == 1
-
-
-def test_there_is_no_way_yet_and_going_it_changes_nothing(q: Probe) -> None:
-    q.add("b")
-    before = q.holding()
-    assert q.run(job_commands.upgrade(q.keys, 1, "0")) == job_commands.Upgraded("0", 0, 0)
-    assert q.holding() == before

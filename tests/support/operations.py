@@ -76,7 +76,6 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
     "jobs.limit": [(0, job_commands.limit(MAIL, "1 1 1", "none"))],
     "jobs.declare": [(0, job_commands.declare(MAIL, Declared("1 1 1", "none"), True))],
     "jobs.mark_data": [(0, job_commands.mark_data(MAIL, Retention(), True))],
-    "jobs.upgrade": [(0, job_commands.upgrade(MAIL, 1, "0"))],
     "jobs.purge": [(0, job_commands.purge(MAIL, "this")), (0, job_commands.purge(MAIL, None))],
     "jobs.forget": [(0, job_commands.forget(MAIL))],
     "jobs.listen": [(0, job_commands.listen(MAIL, "audit", "1-1"))],

@@ -31,7 +31,6 @@ from bide.model.options import QueueSettings
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands.jobs import QueueStats
-from bide.protocol.keys import SCHEMA, Keys
 from bide.queue import Group, Queue
 from bide.views._sync import Site
 from bide.views.params import relative
@@ -367,50 +366,3 @@ def _number(text: str) -> int | Literal["declared"] | None:
         raise UsageError(
             f"--concurrency {text!r} is not a number; give a number, none or declared."
         ) from None
-
-
-@queues.command()
-@queue_names
-@option("--to target", "SCHEMA", f"Schema to move to.  [default: {SCHEMA}, the newest]", type=int)
-@flag("--force", "Move the data even if a live worker does not know the schema.")
-@site_options
-def upgrade(names: tuple[str, ...], target: int | None, force: bool, site: Site) -> None:
-    """Move the stored data of queues to another schema.
-
-    Without --to, the data moves to the newest schema of this release; --to names an older one, to
-    return to it. A program that does not know the newer schema is refused from the start of the
-    upgrade until the return is complete. Jobs run meanwhile. If the command is interrupted, run it
-    again.
-    """
-    to = job_commands.check_schema(SCHEMA if target is None else target)
-    known = site.known(names)
-    for worker in () if force else site.workers():
-        if worker.about.schema < to and {*worker.about.queues} & {*known}:
-            raise UsageError(
-                f"The worker {short_id(worker.name)} (bide {worker.about.version}) does not know "
-                f"schema {to}; stop such workers first, or --force: then their jobs run again."
-            )
-    for name, counts in site.counts(known).items():
-        changed = sum(_convert(site, site.keys(name), step) for step in _steps(counts.schema, to))
-        echo(f"{name} is stored in schema {to}; {changed:,} values were changed.")
-
-
-def _steps(found: int, target: int) -> Iterator[int]:
-    """Return each schema on the way; the present one if its conversion may be incomplete."""
-    if found == target:
-        yield target
-    while found != target:
-        found += 1 if target > found else -1
-        yield found
-
-
-def _convert(site: Site, keys: Keys, target: int) -> int:
-    """Convert to one schema; return how many values were changed."""
-    changed, cursor = 0, "0"
-    while True:
-        done = site.client.run(job_commands.upgrade(keys, target, cursor))
-        if done.found:
-            raise BideError(f"{keys.queue} is now in schema {done.found}; run the command again.")
-        changed, cursor = changed + done.changed, done.cursor
-        if cursor == "0":
-            return changed

@@ -39,7 +39,7 @@ _PRODUCE: Final = (
 _OPERATE: Final = (
     *("children", "forget", "fsck_edges", "fsck_groups", "fsck_jobs", "fsck_queue"),
     *("fsck_queues", "fsck_schedules", "fsck_workers", "holders", "list_due", "queue_unregister"),
-    *("schedule_set", "timeline", "upgrade", "worker_pause", "worker_stop"),
+    *("schedule_set", "timeline", "worker_pause", "worker_stop"),
     "workers",
 )
 _WORK: Final = (

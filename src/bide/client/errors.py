@@ -177,8 +177,7 @@ def map_error(
     if newer := _SCHEMA.search(text):
         return ClientTooOld(
             f"{newer[2]} at {where} has schema {newer[1]}, and bide {VERSION} knows {SCHEMA} at "
-            f"most; upgrade bide here, or convert the queue back with the newer bide (`bide "
-            f"queues upgrade --to {SCHEMA}`). Nothing was changed."
+            "most; upgrade bide here. Nothing was changed."
         )
     if "BADARG" in text:
         return ScriptBug(f"{text}: a script was called with arguments that its header forbids.")

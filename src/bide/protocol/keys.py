@@ -174,7 +174,6 @@ LAYOUT: Final[dict[str, Key]] = {
 
 META: Final[dict[str, str]] = {
     "schema": "the schema that a program must know to use the queue, if it is above 1",
-    "writes": "the schema that is written, while a queue is being converted back to it",
     "paused": "1 while nothing may be claimed",
     "clock": "the latest time that the clock has shown, written at most once a second",
     "calm_until": "no lease is reclaimed before, because the clock jumped forward",

@@ -25,7 +25,7 @@ from bide.model.ids import check_name
 from bide.model.options import OF_WORKERS, QueueSettings, not_here
 from bide.model.payload.signing import VARIABLE, Keyring
 from bide.protocol.commands.queues import MOST_DOING, MOST_LONG_TASKS, MOST_TASKS, WorkerReport
-from bide.protocol.keys import SCHEMA, Keys, keys_of
+from bide.protocol.keys import Keys, keys_of
 from bide.protocol.scripts import SERVER_CLOCK
 from bide.queue import AsyncQueue, Queue
 from bide.queue.binding import Permit
@@ -564,7 +564,6 @@ class Worker:
             busy=len(running_tasks),
             doing=running_tasks[:MOST_DOING],
             rss=executor.rss(),
-            schema=SCHEMA,
             unknown_tasks=executor.unknown_tasks.names(),
             skew=skew,
             paused=self._loop is not None and self._loop.paused,

@@ -16,7 +16,7 @@ from bide.model.latency import Minute
 from bide.model.limits import KEEP, TOGETHER, Declared, Limits, Retention, read_declared
 from bide.model.options import Constraints
 from bide.protocol.commands import Arg, Command, command, number, pairs, pieces, raw, text, words
-from bide.protocol.keys import SCHEMA, Keys
+from bide.protocol.keys import Keys
 
 MOST_CHANGED: Final = 100
 """Maximum jobs cancelled or deleted per call, which limits its time on the server."""
@@ -188,50 +188,6 @@ def forget(keys: Keys) -> Command[dict[str, int]]:
     )
 
 
-class Upgraded(NamedTuple):
-    """The reply to one step of a conversion to another schema."""
-
-    cursor: str
-    """The position from which the next step continues; `0` at the end."""
-    changed: int
-    """Number of values that this step has converted."""
-    found: int
-    """0; or the schema of the queue, if the target is more than one schema away from it."""
-
-
-def upgrade(keys: Keys, target: int, cursor: str) -> Command[Upgraded]:
-    """Run one limited step of a conversion to the next or the previous schema.
-
-    A repeated step changes nothing, and the conversion may be restarted at any time.
-
-    Args:
-        keys: the keys of the queue.
-        target: the schema.
-        cursor: the cursor of the last step; `0` to start.
-
-    Raises:
-        UsageError: this release does not know the schema.
-    """
-    return command("upgrade", keys, (check_schema(target), cursor), _read_upgraded)
-
-
-def check_schema(schema: int) -> int:
-    """Return a schema if this release knows it.
-
-    Raises:
-        UsageError: this release does not know it.
-    """
-    if not 1 <= schema <= SCHEMA:
-        raise UsageError(f"bide knows the schemas 1 to {SCHEMA} here; {schema} is none of them.")
-    return schema
-
-
-def _read_upgraded(reply: list[Any]) -> Upgraded:
-    if reply[0] == b"cannot":
-        return Upgraded("0", 0, reply[1])
-    return Upgraded(reply[1].decode(), reply[2], 0)
-
-
 T = TypeVar("T", str, ChangeResult)
 
 _HELD: Final = b"held"
@@ -324,8 +280,6 @@ class QueueStats(NamedTuple):
     """The retention of finished jobs."""
     is_data: bool = False
     """Whether it is a delay queue: it holds data, and no worker serves it."""
-    schema: int = 1
-    """The schema of the stored data; an older program refuses a newer schema."""
     schedules: int = 0
     """Number of schedules."""
     next_fire_us: int = 0
@@ -516,7 +470,6 @@ def _read_counts(reply: list[Any]) -> QueueStats:
         gap_us=number(meta.get("gap_us")),
         retention=Retention.read(meta.get("retention"), meta.get("result_budget")),
         is_data=meta.get("kind") == DATA.encode(),
-        schema=number(meta.get("schema")) or 1,
         schedules=reply[12],
         next_fire_us=reply[13],
         limits=Limits.read(meta, reply[1]),

@@ -76,8 +76,6 @@ class WorkerReport(msgspec.Struct, frozen=True):
     """The first running jobs."""
     rss: int = 0
     """Bytes of memory, including its child processes."""
-    schema: int = 1
-    """The newest schema that it knows."""
     unknown_tasks: list[str] = []
     """Tasks of recently claimed jobs that it does not serve."""
     skew: float | None = None
