@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -17,10 +17,12 @@ from bide import (
     DurabilityTimeout,
     DurabilityUnavailable,
     Queue,
+    batch,
     testing,
 )
 from bide.embedded import Server
 from bide.model import options
+from bide.protocol.commands.enqueue import add_dependencies
 from bide.protocol.keys import keys_of
 from tests.chaos.replicas import Pair, pair
 from tests.conftest import BINARIES, SERVERS
@@ -117,6 +119,29 @@ def test_a_repeat_over_a_fresh_connection_is_not_confirmed_by_nothing(two: Pair)
         fresh.enqueue(TASK, job_id="a", durability="replica")
     fresh.close()
     assert_legal(two.direct, "mail")
+
+
+def test_a_repeat_of_what_was_batched_is_not_confirmed_by_nothing(two: Pair) -> None:
+    """Its answer is remembered, and it adds no item."""
+    unique = batch("1h", key="k")
+    for id in ("a", "b", "b"):
+        with closing(Queue("mail", url=two.primary.url)) as queue:
+            queue.enqueue(TASK, 1, job_id=id, unique=unique, durability="replica")
+    fresh = Queue("mail", url=two.primary.url)
+    with closing(fresh), frozen(two), pytest.raises(DurabilityTimeout):
+        fresh.enqueue(TASK, 1, job_id="b", unique=unique, durability="replica")
+    assert_legal(two.direct, "mail")
+
+
+def test_a_repeat_of_the_last_step_is_not_confirmed_by_nothing(two: Pair, queue: Queue) -> None:
+    """A job with a parent in another queue is added in steps."""
+    with closing(Queue("other", url=two.primary.url)) as other:
+        parent = other.enqueue(TASK, delay=60)
+    child = queue.enqueue(TASK, depends_on=parent, durability="replica")
+    last = add_dependencies(KEYS, child.id, [], True, list, ("replica",))
+    fresh = Queue("mail", url=two.primary.url)
+    with closing(fresh), frozen(two), pytest.raises(DurabilityTimeout):
+        fresh._run(last)
 
 
 def test_a_lost_confirmation_is_asked_for_again(two: Pair) -> None:

@@ -165,6 +165,7 @@ class Managed(Uniques):
             words.append(state if state in ("active", "held", "gone") else "ok")
             if words[-1] == "ok":
                 self.free(self.jobs.pop(id))
+                self.expiring.pop(id, None)
         return [b"ok", *(word.encode() for word in words)]
 
     def pause(self, now: int) -> Reply:

@@ -94,6 +94,7 @@ class Queue(Settled):
             if last == seq:
                 return self._repeat(now, worker, then, ids, lease)
 
+        self.is_rewinding = False
         more = self._reclaim(now, now if now >= calm_until else self.meta["calm_from"]) == RECLAIMS
         expired: list[Job] = []
         if constraints:
@@ -153,6 +154,8 @@ class Queue(Settled):
                 held_back = was and not overdue
         if constraints:
             self.tell(now, [job.id for job in expired])
+            if expired:
+                self.retain("cancelled", now, len(expired) + 64)
             deadlines += [at for at in sorted(self.expiring.values())[:1] if at > now]
         told: Reply = []
         for job in taken:

@@ -38,16 +38,21 @@ class Settled(Managed):
             if outcome == "hold":
                 assert at is not None
                 self._hold(max(at, now), now)
-            if id not in self.asked and (
-                (outcome == "release" and at is None) or (outcome == "snooze" and data)
-            ):
+            is_unbegun = id not in self.asked and (
+                (outcome == "release" and at is None) or (outcome == "snooze" and bool(data))
+            )
+            if is_unbegun:
                 unbegun.append(job.run.started)
             self._end(job, "snooze" if outcome == "hold" else outcome, at, data, now)
             job.run.settled = STAMPS[outcome]
             if outcome in ("complete", "retry", "fail", "cancel"):
                 self.note_minute(now, "r", max(0, now - token))
             if job.place.startswith("due:"):
-                earliest = job.score if earliest is None else min(earliest, job.score)
+                soonest = [job.score, *([] if earliest is None else [earliest])]
+                if is_unbegun and (by := job.begins_by()) is not None:
+                    self.expiring[id] = by
+                    soonest.append(by)
+                earliest = min(soonest)
             else:
                 ended.append(job)
         for place, count in Counter(job.place for job in ended).items():

@@ -185,6 +185,8 @@ class Store:
     rate: str = ""
     spent: str = ""
     """The rate of the queue, and what is used of it (`limits`)."""
+    is_rewinding: bool = False
+    """The clock was set back, and no claim has seen to the turns of groups since."""
     purged: str = ""
     """Which emptying was the last, and of how many jobs."""
     wakeup: str = ""
@@ -281,6 +283,7 @@ class Store:
         for level in DUE:
             for job in self.at(f"trash:{level}"):
                 del self.jobs[job.id]
+                self.expiring.pop(job.id, None)
                 if frees:
                     self.free(job)
                 limit -= 1
@@ -298,6 +301,7 @@ class Store:
     def finish(self, job: Job, place: str, now: int, keep: int | None = None) -> None:
         """End a job; `keep` is for how long it is kept, if not as the queue keeps others."""
         job.place, job.score = place, now
+        self.expiring.pop(job.id, None)
         if keep is not None:
             assert job.run
             job.score += max(keep, SPARE) - max(self.kept(place)[1], SPARE)
@@ -357,6 +361,7 @@ class Store:
             self.meta.pop("calm_from", None)
             self.meta |= {"clock": now, "gap_us": now - seen, "gap_at": now}
             self.meta["rewound_until"] = max(seen, self.meta.get("rewound_until", 0))
+            self.is_rewinding = True
         return False
 
 

@@ -244,7 +244,9 @@ class Model:
             if verb == "cancel":
                 job.state = "ended"
             elif verb == "promote":
-                job.due = min(job.due, self.now)
+                if job.due <= self.now:
+                    return  # nobody looks at its group
+                job.due = self.now
             else:
                 job.due = self.now + seconds * SECOND
             self.settle_turns([job.group])

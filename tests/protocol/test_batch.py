@@ -207,6 +207,17 @@ def test_a_megabyte_of_items_is_full(q: Probe) -> None:
     assert q.holding().meta["large"] == "1"
 
 
+def test_a_call_adds_to_few_large_batches(q: Probe) -> None:
+    """They are read and written whole. What finds no room opens another batch."""
+    for i in range(4):
+        give(q, f"a{i}", "x" * 900_000, HUGE, f"k{i}")
+    receipts = q.add_many(*(job(f"b{i}", 1, HUGE, f"k{i}") for i in range(4)))
+    results = [receipt.result for receipt in receipts]
+    assert results == ["batched", "batched", "created", "created"]
+    assert [len(items(q, id)) for id in ("a0", "a1", "a2", "b2", "a3", "b3")] == [2, 2, 1, 1, 1, 1]
+    assert sorted(q.taken()) == ["a2", "a3"]
+
+
 def test_small_items_that_are_large_together_are_weighed(q: Probe) -> None:
     for i in range(3):
         give(q, f"a{i}", "x" * 6_000, HUGE)

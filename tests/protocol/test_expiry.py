@@ -188,3 +188,36 @@ def test_constraints_go_with_their_job(q: Probe) -> None:
     q.settle(q.take("b"), "complete")
     holding = q.holding()
     assert (list(holding.hashes["jobs"]), holding.hashes["terms"]) == (["b"], {})
+
+
+@pytest.mark.parametrize("outcome", ["complete", "fail", "cancel", "delete", "purge"])
+def test_what_has_ended_is_looked_for_no_more(q: Probe, outcome: Any) -> None:
+    """Else a queue that ends jobs long before they expire would keep an entry of each."""
+    add(q, "a", "b", constraints=f"x=+{86_400 * SECOND}")
+    if outcome in ("complete", "fail"):
+        for job in q.claim().jobs:
+            assert q.settle(job, outcome, data=b'{"type":"E","message":""}') == "ok"
+    elif outcome == "cancel":
+        assert q.cancel("a", "b") == ["ok", "ok"]
+    elif outcome == "delete":
+        assert q.run(job_commands.delete(q.keys, ["a", "b"])) == ["ok", "ok"]
+    else:
+        q.run(job_commands.purge(q.keys, "p"))
+        q.run(job_commands.purge(q.keys, None))
+    assert q.zset("expiring") == {}
+
+
+@pytest.mark.parametrize("outcome", ["release", "snooze"])
+def test_what_was_given_back_after_its_time_expires(q: Probe, outcome: Any) -> None:
+    """A claim has passed over it while a worker held it; a paused queue takes nothing."""
+    add(q, "a", constraints=f"x=+{5 * SECOND}")
+    (job,) = q.claim(lease=60).jobs
+    q.run(job_commands.pause(q.keys))
+    q.move(6)
+    assert q.taken("w2") == []
+    if outcome == "release":
+        assert q.settle(job, "release") == "ok"
+    else:
+        assert q.settle(job, "snooze", "+0", b'{"type":"bide.UnknownTask","message":""}') == "ok"
+    assert q.taken("w2") == []
+    assert expired(q, "a")

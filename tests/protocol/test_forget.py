@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from bide.model.schedule import Timing
+from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import queues as queue_commands
 from bide.protocol.commands import schedules as schedule_commands
+from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.schedules import Draft
-from tests.support.probe import SECOND, Probe
+from tests.support.probe import BODY, SECOND, Probe
 
 OFTEN = Draft("often", Timing(every_us=SECOND), "once", 0, 5, "app:task", b"{}")
 
@@ -109,3 +111,15 @@ def test_one_that_was_forgotten_begins_anew(q: Probe) -> None:
     assert forget(q) == {}
     q.settle(q.take("a"), "complete")
     assert q.holding().total("completed") == 1
+
+
+def test_marks_of_a_purged_flow_are_not_in_the_way(q: Probe) -> None:
+    """No worker serves the queue, which would remove them."""
+    parent = Prepared("a", f"+{SECOND}", 5, BODY)
+    child = Prepared("b", "+0", 5, BODY, constraints="d=-", parents=("a",))
+    q.run(enqueue_commands.enqueue(q.keys, [parent, child], full=True))
+    q.run(job_commands.purge(q.keys, "this"))
+    q.run(job_commands.purge(q.keys, None))
+    assert q.zset("edges") != {}
+    assert forget(q) == {}
+    assert keys(q) == set()

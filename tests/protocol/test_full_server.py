@@ -9,6 +9,7 @@ import redis
 
 from bide.errors import ServerFull
 from bide.model.limits import Declared
+from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
@@ -188,3 +189,22 @@ def test_others_in_the_same_round_trip_are_not_refused(q: Probe, memory: Memory)
     assert verdicts == ["ok"]
     memory.free()
     assert q.where("a") == "completed"
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_an_item_that_fills_its_batch_is_refused_too(q: Probe, memory: Memory, most: int) -> None:
+    body = encode_body(Body("app.tasks:index", (1,)))
+
+    def item(id: str) -> Prepared:
+        return Prepared(id, "+0", 5, body, constraints=f"k=k f=g{SECOND},0,{most}")
+
+    if most == 2:
+        q.add_many(item("a"))
+    memory.fill()
+    with pytest.raises(ServerFull):
+        q.add_many(item("b"))
+    memory.free()
+    before = q.holding().hashes["jobs"]
+    assert before.keys() == ({"a"} if most == 2 else set())
+    (receipt,) = q.add_many(item("b"))
+    assert receipt.result == ("batched" if most == 2 else "created")

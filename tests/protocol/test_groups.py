@@ -688,6 +688,29 @@ def test_what_was_due_is_taken_though_its_turn_is_ahead_now(q: Probe) -> None:
     assert q.taken() == ["later-1"]
 
 
+def test_an_extend_that_meets_the_step_first_leaves_the_turns_to_the_next_claim(q: Probe) -> None:
+    add(q, "g", "a", "b")
+    q.add("long")
+    q.claim(count=0)
+    q.move(7200)
+    held = {job.id: job for job in q.claim().jobs}
+    assert q.settle(held["a"], "complete") == "ok"  # the group has its next turn from now on
+    q.move(-3600)
+    q.legal = False  # under a lease
+    assert q.extend(held["long"]) == ["ok"]
+    assert q.taken("w2") == ["b"]
+    assert "rewinding" not in q.holding().meta
+
+
+def test_without_groups_nothing_is_left_of_a_step_back(q: Probe) -> None:
+    job = q.take("a")
+    q.move(-3600)
+    q.legal = False  # under a lease
+    assert q.extend(job) == ["ok"]
+    q.claim()
+    assert "rewinding" not in q.holding().meta
+
+
 def test_a_groups_rate_holds_it_up_for_as_long_as_one_token_takes(q: Probe) -> None:
     q.run(queue_commands.configure(q.keys, "g", rate=f"1 {10 * SECOND} 1"))
     q.move(7200)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands.enqueue import Prepared
 from bide.protocol.commands.worker import Outcome, Settle
 from tests.support.probe import BODY, Probe
@@ -175,3 +176,36 @@ def test_retention_of_one_state_leaves_the_others_alone(q: Probe) -> None:
     q.configure(completed=0)
     q.settle(q.take("last"), "complete")
     assert q.holding().ids == {"broken", "unwanted", "last"}
+
+
+def test_a_claim_removes_as_many_as_expire_by_it(q: Probe) -> None:
+    """Also where hundreds expire each second, and none is ever settled."""
+    keep(q, "cancelled", count=20, age=YEAR)
+    for round in range(4):
+        for half in range(2):
+            ids = [f"{round}-{half}-{i}" for i in range(200)]
+            q.add_many(*(Prepared(id, "+0", 5, BODY, constraints="x=+1") for id in ids))
+        q.move(SPARE + 1)
+        while q.zset("expiring"):
+            q.claim(count=100)
+    assert len(kept(q, "cancelled")) <= 400 + 20, "those of the last 15 s"
+
+
+def test_a_settle_removes_as_many_as_it_cancels(q: Probe) -> None:
+    """Children of jobs that fail are cancelled, hundreds each second."""
+    keep(q, "cancelled", count=20, age=YEAR)
+    for round in range(4):
+        q.move(SPARE + 1)
+        for third in range(3):
+            names = [f"{round}-{third}-{i}" for i in range(100)]
+            parents = [Prepared(f"p{name}", "+0", 5, BODY) for name in names]
+            children = [
+                Prepared(f"c{name}", "+0", 5, BODY, constraints="d=-", parents=(f"p{name}",))
+                for name in names
+            ]
+            q.run(enqueue_commands.enqueue(q.keys, [*parents, *children], full=True))
+            jobs = q.claim(count=100).jobs
+            data = b'{"type":"E","message":""}'
+            q.settle_many(*(Settle(job.id, job.token, "fail", "", data) for job in jobs))
+    assert q.holding().total("cancelled") == 1200
+    assert len(kept(q, "cancelled")) <= 300 + 20, "those of the last 15 s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -514,6 +515,29 @@ def test_counts_say_how_many_there_are_and_when_the_first_fires(q: Probe) -> Non
     assert (counts.schedules, counts.next_fire_us) == (2, at)
 
 
+def test_one_with_a_long_backlog_leaves_the_others_their_times(q: Probe) -> None:
+    put(q, missed="all", every_us=SECOND)
+    put(q, name="report", missed="skip", every_us=60 * SECOND)
+    q.move(6 * 3600)
+    for _ in range(600):  # one slot, and jobs of a second
+        claim(q, 1)
+        q.move(1)
+    report = read(q, "report")
+    assert 9 <= report.fired <= 11
+    assert read(q).times[0] < q.now, "and the backlog is not over"
+
+
+def test_a_large_body_has_its_share_too(q: Probe) -> None:
+    body = of_schedule(encode_body(Body("app.tasks:send", ("x" * 900_000,))), NAME)
+    put(q, missed="all", every_us=SECOND, body=body)
+    put(q, name="report", missed="skip", every_us=60 * SECOND)
+    q.move(3600)
+    q.claim(count=0)
+    q.move(60)
+    q.claim(count=0)
+    assert read(q, "report").fired >= 1
+
+
 # -- cron: clients send the times
 
 
@@ -776,3 +800,39 @@ def test_all_are_read_in_pages(q: Probe) -> None:
         assert len(page.schedules) < 2 * schedule_commands.PAGE
     assert len(found) == 450
     assert pages > 1
+
+
+# -- the rules of a time zone change
+
+
+def changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, this machine has the rules of another zone under the name."""
+    monkeypatch.setattr("bide.model.schedule.zone_of", lambda name: ZoneInfo("Asia/Tokyo"))
+
+
+def test_setting_it_again_corrects_times_that_are_no_longer_right(
+    q: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"cron": "0 9 1 * *", "tz": "Europe/Paris"}
+    before = put(q, **options)
+    again = attempt(q, draft(**options))
+    assert (again.is_changed, again.schedule) == (False, before)
+    changed(monkeypatch)
+    corrected = attempt(q, draft(**options))
+    assert corrected.is_changed
+    now = read(q)
+    assert corrected.schedule == now
+    assert now.version == before.version
+    assert now.times != before.times
+    assert {at // SECOND % 86_400 for at in now.times} == {0}, "nine in Tokyo"
+    assert not attempt(q, draft(**options)).is_changed
+
+
+def test_one_that_is_paused_or_over_stays_as_it_is(
+    q: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"cron": "0 9 1 * *", "tz": "Europe/Paris"}
+    put(q, **options)
+    pause(q, True)
+    changed(monkeypatch)
+    assert not attempt(q, draft(**options)).is_changed

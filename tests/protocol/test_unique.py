@@ -451,3 +451,24 @@ def test_what_no_policy_says_is_refused(q: Probe, constraints: str) -> None:
     with pytest.raises(ScriptBug):
         q.add_many(Prepared("a", "+0", 5, BODY, constraints=constraints))
     assert q.holding().hashes["jobs"] == {}
+
+
+@pytest.mark.parametrize("until", ["f", "s", str(60 * SECOND)])
+def test_one_that_is_run_again_after_its_end_does_not_take_its_key_again(
+    q: Probe, until: str
+) -> None:
+    call(q, "a", f"uk,{until}")
+    (job,) = q.claim().jobs
+    assert q.settle(job, "complete") == "ok"
+    assert q.retry("a") == ["ok"]
+    is_held = until.isdigit()  # whatever becomes of the job
+    assert call(q, "b", f"uk,{until}") == (("duplicate", "a") if is_held else ("created", "b"))
+
+
+def test_one_that_is_run_again_leaves_the_key_to_the_next(q: Probe) -> None:
+    call(q, "a")
+    (job,) = q.claim().jobs
+    assert q.settle(job, "complete") == "ok"
+    call(q, "b")
+    assert q.retry("a") == ["ok"]
+    assert call(q, "c") == ("duplicate", "b")

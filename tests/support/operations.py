@@ -42,8 +42,12 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (0, enqueue_commands.enqueue(MAIL, [], ("fsync",))),
     ],
     "enqueue.add_dependencies": [
-        (n, enqueue_commands.add_dependencies(MAIL, "a", [("b", "-")] * n, True, list))
+        (
+            n,
+            enqueue_commands.add_dependencies(MAIL, "a", [("b", "-")] * n, True, list, confirm),
+        )
         for n in (0, 3)
+        for confirm in ((), ("replica",))
     ],
     "enqueue.children": [(0, enqueue_commands.children(MAIL, "a", 20))],
     "enqueue.subscribe": [

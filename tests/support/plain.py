@@ -25,9 +25,9 @@ def client_of(url: str) -> Any:
     """A client of the server, of the whole Cluster, or of the master that Sentinels name."""
     servers = read_servers(url)
     if servers.kind == "cluster":
-        first, *others = servers.named  # one of them may hang
-        beside = [ClusterNode(*_address(other)) for other in others]  # type: ignore[no-untyped-call]
-        return Everywhere.from_url(first, startup_nodes=beside, socket_timeout=5)
+        named = [ClusterNode(*_address(one)) for one in servers.named]  # type: ignore[no-untyped-call]
+        # Not from a URL: `close` of a client that was made from one leaves its connections open.
+        return Everywhere(startup_nodes=named, socket_timeout=5)
     if servers.kind == "sentinel":
         addresses = [_address(one) for one in servers.named]
         sentinel: Any = Sentinel(addresses, socket_timeout=5)  # type: ignore[no-untyped-call]

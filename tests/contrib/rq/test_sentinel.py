@@ -39,10 +39,11 @@ def test_a_timer_follows_the_master(tmp_server: Callable[..., Server], tmp_path:
     watcher = subprocess.Popen(
         [master.binary, str(config), "--sentinel"], stdout=subprocess.DEVNULL
     )
+    sentinel: Any = Sentinel([("127.0.0.1", port)], socket_timeout=2)  # type: ignore[no-untyped-call]
+    (asked,) = sentinel.sentinels
+    connection: Any = sentinel.master_for("shop", redis_class=redis.Redis)
     try:
-        sentinel: Any = Sentinel([("127.0.0.1", port)], socket_timeout=2)  # type: ignore[no-untyped-call]
         eventually(lambda: knows_the_replica(sentinel))
-        connection: Any = sentinel.master_for("shop", redis_class=redis.Redis)
         queue = DelayQueue("mail", connection)
         with at_work(queue):
             first = queue.enqueue(jobs.add, 1, delay=0.02)
@@ -54,6 +55,8 @@ def test_a_timer_follows_the_master(tmp_server: Callable[..., Server], tmp_path:
             eventually(lambda: hearing(queue) == 1)
             eventually(lambda: queue.job_ids == [first.id, waiting.id])
     finally:
+        connection.close()
+        asked.close()
         watcher.kill()
         watcher.wait()
 

@@ -199,7 +199,8 @@ def client_like(connection: redis.Redis, reply_timeout: float) -> redis.Redis:
         options["socket_keepalive"] = True
         if options.get("socket_connect_timeout") is None:
             options["socket_connect_timeout"] = CONNECT_TIMEOUT
-    return client(connection_pool=redis.ConnectionPool(connection_class=kind, **options))
+    # From a pool, because `close` of a client that is given one leaves its connections open.
+    return client.from_pool(redis.ConnectionPool(connection_class=kind, **options))
 
 
 def client_of(url: str) -> redis.Redis:

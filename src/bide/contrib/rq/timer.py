@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from types import FrameType
@@ -331,13 +331,15 @@ class Presence:
         if not self._is_known:
             return
         self._is_known = False
-        client = client_like(connection, GOODBYE)
-        with suppress(redis.RedisError, OSError), client.pipeline() as pipe:
+        with (
+            closing(client_like(connection, GOODBYE)) as client,
+            suppress(redis.RedisError, OSError),
+            client.pipeline() as pipe,
+        ):
             pipe.srem(WORKERS, self._key)
             pipe.srem(GATE_WORKERS, self._key)
             pipe.delete(self._key)
             pipe.execute()
-        client.close()
 
     def _record(self) -> dict[Any, Any]:
         """Return the fields of a worker that RQ reads, and ours."""

@@ -93,6 +93,8 @@ def add_dependencies(
     args: list[Arg] = [raw(child), int(is_last)]
     for parent, outcome in told:
         args += (raw(parent), outcome)
+    if confirm:
+        args.append(",".join(confirm))
     return command("dep_add", keys, args, parse, confirm, followup)
 
 

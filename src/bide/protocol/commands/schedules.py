@@ -62,7 +62,11 @@ class SchedulePage(NamedTuple):
 
 
 def set_schedule(keys: Keys, draft: Draft) -> Command[Set]:
-    """Set a schedule; if its times do not change, it keeps its next time."""
+    """Set a schedule; if its times do not change, it keeps its next time.
+
+    The server has the next times of an expression. They are sent again if they are no longer right,
+    because the rules of the time zone have changed.
+    """
 
     def parse(reply: list[Any]) -> Set:
         word = reply[0].decode()
@@ -125,12 +129,29 @@ def _set(
     )
 
     def followup(reply: list[Any]) -> Command[T] | None:
+        if reply[0] == b"same" and timing.cron:
+            return _corrected(keys, draft, reply, parse)
         if reply[0] != b"times":
             return None
         times = timing.ahead(reply[2], reply[1], each=draft.missed == "all")
         return _set(keys, draft, was, parse, times)
 
     return command("schedule_set", keys, args, parse, followup=followup)
+
+
+def _corrected(
+    keys: Keys, draft: Draft, reply: list[Any], parse: Callable[[list[Any]], T]
+) -> Command[T] | None:
+    """Return the command that replaces the times of an expression if they are wrong; else None."""
+    stored = Schedule.read(draft.name, reply[2])
+    if stored is None or stored.closed or stored.paused:
+        return None
+    times, closed = draft.timing.ahead(stored.seen_us, reply[1], each=draft.missed == "all")
+    future = [at for at in stored.times if at > reply[1]]
+    if future == [at for at in times if at > reply[1]][: len(future)]:
+        return None
+    # If another has set the schedule meanwhile, it stays as it is.
+    return _refill(keys, stored, times, closed, lambda new: parse(new if _is_ok(new) else reply))
 
 
 def read_page(keys: Keys, cursor: str) -> Command[SchedulePage]:
@@ -145,8 +166,22 @@ def read_schedules(keys: Keys, names: Sequence[str]) -> Command[SchedulePage]:
 
 def refill(keys: Keys, schedule: Schedule, times: Sequence[int], closed: bool) -> Command[bool]:
     """Send more times of a schedule; return whether the server stored them."""
+    return _refill(keys, schedule, times, closed, _is_ok)
+
+
+def _refill(
+    keys: Keys,
+    schedule: Schedule,
+    times: Sequence[int],
+    closed: bool,
+    parse: Callable[[list[Any]], T],
+) -> Command[T]:
     args = (schedule.name, str(schedule.version), _written(times), int(closed))
-    return command("schedule_refill", keys, args, lambda reply: reply[0] == b"ok")
+    return command("schedule_refill", keys, args, parse)
+
+
+def _is_ok(reply: list[Any]) -> bool:
+    return bool(reply[0] == b"ok")
 
 
 def refills(keys: Keys, page: SchedulePage) -> list[Command[bool]]:

@@ -3,7 +3,7 @@
 -- @rest  id
 -- @reply ok now, then per job: ok | asked | held | cancelled | active | completed | failed | gone
 
--- held: its worker returns it, because it is not due yet; ask again
+-- held: its worker returns it, because it is not due yet; or the call has done enough. Ask again
 
 local TELL = 100
 
@@ -14,7 +14,9 @@ for i = rest, #ARGV do
   local id = ARGV[i]
   local level, at = locate.take_due(id)
   local word = 'ok'
-  if level then
+  if deps_edges.forgotten >= deps_edges.MOST and redis.call('ZSCORE', blocked, id) then
+    word = 'held'
+  elseif level then
     local grp = level == group.GROUPED and group.leave(at, id)
     finish.cancel(id, grp and 10 - grp.priority or level, 'cancel')
     done[#done + 1] = id

@@ -93,6 +93,8 @@ end
 if has_groups then
   if rewinding then more = group_turns.rewind(rewinding) or more end
   more = group_turns.forget_rested() or more
+elseif rewinding then
+  redis.call('HDEL', meta, 'rewinding')
 end
 if set[6] then trash_sweep.some(SWEEP, has_edges) end
 if has_edges then deps_sweep.go_on({given_up, expired}, MARKED, TELL) end
@@ -381,6 +383,9 @@ if has_constraints then
     if #redis.call('ZRANGEBYLEX', edges, '[?', '(A', 'LIMIT', 0, 1) > 0 then reply[9] = 1 end
   end
   notify_waiters.tell(expired)
+  -- At least as many as came: jobs can expire faster than a queue forgets once a second.
+  local came = #expired + (has_edges and #deps.dropped or 0)
+  if came > 0 then retention.trim(retention.limits(), 3, came + 64) end
   by(tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2]))
 end
 last_claims.note(worker, seq, taken)

@@ -2,6 +2,7 @@
 -- @arg   child      text
 -- @arg   is_last    integer  1 if these are the last parents
 -- @rest  parent outcome
+-- @last  wanted   the durabilities that the caller waits for: replica | fsync | replica,fsync
 -- @reply ok due     due: when it is due, or 0
 -- @reply ended      it is not blocked (any more)
 -- @reply gone       there is no such job
@@ -23,10 +24,13 @@ for i = rest, #ARGV, 2 do
   if outcome == 'U' then unknown = parent end
 end
 
-if not redis.call('ZSCORE', blocked, child) then
+local is_blocked = redis.call('ZSCORE', blocked, child)
+if not is_blocked or deps_edges.is_open(child) then
+  -- A repeat writes, too: WAIT counts what its own connection has written.
+  if wanted ~= '' then redis.call('HSET', meta, 'repeated', now) end
+  if is_blocked then return {'ok', 0} end
   return {redis.call('HEXISTS', jobs, child) == 1 and 'ended' or 'gone'}
 end
-if deps_edges.is_open(child) then return {'ok', 0} end -- a repeat
 event.open()
 local states = deps.known(parents)
 for _, parent in ipairs(parents) do

@@ -107,9 +107,9 @@ insert.finish()
 if has_written then
   redis.call('HSETNX', meta, 'terms', 1)
   if #children > 0 then redis.call('HSETNX', meta, 'edges', 1) end
-elseif wanted ~= '' and rest <= #ARGV then -- as in `enqueue`: a repeat writes, too
-  redis.call('HSET', meta, 'repeated', now)
 end
+-- As in `enqueue`: a repeat writes, too, also one that `dedup` remembers.
+if wanted ~= '' and rest <= #ARGV then redis.call('HSET', meta, 'repeated', now) end
 if #children > 0 then finish.close() elseif book then event.write() end
 local at = insert.soonest(set[2])
 if at then wakeup.due(at) end

@@ -28,7 +28,8 @@ holds('ended', math.max(ended, redis.call('HLEN', jobs) - pending - running))
 holds('schedules', redis.call('HLEN', schedule))
 if #found == 1 then -- those of jobs go with their jobs
   holds('groups', redis.call('HLEN', groups) - redis.call('ZCARD', resting))
-  holds('edges', total({edges}))
+  -- Not marks of parents that were removed: no child is left that would be told.
+  holds('edges', redis.call('ZCARD', edges) - redis.call('ZLEXCOUNT', edges, '[!', '("'))
 end
 local set = redis.call('HMGET', meta, 'paused', 'rate', 'concurrency', 'group_rate')
 if set[1] then holds('paused', 1) end

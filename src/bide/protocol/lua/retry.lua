@@ -24,6 +24,7 @@ local function revive(id, rec)
   if line then
     line = string.gsub(string.gsub(line, ' e=%d+', ''), ' c=%S+', '')
     redis.call('HSET', terms, id, line)
+    dedup_keys.leave(id, line)
   end
   local grp = line and group.touch(line, 10 - level)
   if grp then group.put(grp, us, id) else redis.call('ZADD', due[level], us, id) end

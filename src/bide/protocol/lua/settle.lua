@@ -81,9 +81,15 @@ local function again(rec, id, at, grp)
   if not earliest or at < earliest then earliest = at end
 end
 
--- It was claimed and has not begun: what it took of the rates of its queue and of its group.
-local function give_back(rec, grp)
+-- It was claimed and has not begun: what it took of the rates of its queue and of its group. If its
+-- time to begin has passed meanwhile, a claim has looked at that already, and must look again.
+local function give_back(rec, grp, id, due_us)
   unbegun[#unbegun + 1] = rec.started
+  if limits.constraints then
+    local by = constraints.expires(id, redis.call('HGET', terms, id) or '',
+      run_record.due_from(rec, due_us))
+    if by and (not earliest or by < earliest) then earliest = by end
+  end
   if grp and grp.rate then
     grp.unbegun = grp.unbegun or {}
     grp.unbegun[#grp.unbegun + 1] = rec.started
@@ -142,15 +148,15 @@ local function apply(k, stamp, outcome, at, data, started)
     rec.alone = 0
     if outcome ~= 'retry' then rec.attempt = rec.attempt - 1 end
     if outcome == 'release' then
-      if at == '' then give_back(rec, grp) end
       -- What has begun once does not expire, and takes no more items: see `run_record.is_unbegun`.
       if at ~= '' then rec.first, rec.missing = rec.first or rec.due, nil end
       due_us = run_record.due_again(rec)
+      if at == '' then give_back(rec, grp, id, due_us) end
     else
       rec.first = rec.first or rec.due
       if outcome == 'snooze' and data ~= '' then -- it has not run: what crashed with it, still did
         rec.missing = rec.missing or rec.started
-        give_back(rec, grp)
+        give_back(rec, grp, id, rec.first)
       else
         rec.strikes, rec.crashes, rec.missing = 0, 0, nil
       end
@@ -226,6 +232,7 @@ end
 -- Removes first: a full server lets taken work finish.
 redis.call('ZREM', active, unpack(gone_active))
 if asks then redis.call('ZREM', asked, unpack(gone_active)) end
+if limits.constraints and #finished > 0 then redis.call('ZREM', expiring, unpack(finished)) end
 for kind, set in ipairs({completed, failed, cancelled}) do
   if #ended[kind] > 0 then redis.call('ZADD', set, unpack(ended[kind])) end
 end

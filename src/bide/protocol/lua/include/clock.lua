@@ -22,8 +22,9 @@ function clock.observe(seen, lease_us)
     redis.call('DEL', keep, park)
     redis.call('HDEL', meta, 'calm_until', 'calm_from')
     local before = tonumber(redis.call('HGET', meta, 'rewound_until')) or 0
+    -- The next claim rewinds the turns of groups, also if another script sees the jump first.
     redis.call('HSET', meta, 'clock', now, 'rewound_until', math.max(seen, before),
-      'gap_us', now - seen, 'gap_at', now)
+      'gap_us', now - seen, 'gap_at', now, 'rewinding', 'begin')
     return 0, 0
   elseif now - seen >= MARK_EVERY then
     redis.call('HSET', meta, 'clock', now)

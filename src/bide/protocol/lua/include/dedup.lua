@@ -5,8 +5,10 @@
 local dedup = {}
 
 local batches, created, remembered = {}, 0, 0 -- by this call
+local touched = 0 -- bytes of these batches as they were: they are read and written again
 
 local LIMIT = 1000000 -- bytes of a batch, unless one item has more
+local TOUCHED = 2 * LIMIT -- what one call adds to
 local REPEATS = 15000000 -- as `retention` spares what has finished
 local LOOKS = 100 -- others that one call looks at, at most
 local LATER = 100 -- runs of a throttle that are remembered beside those of one period
@@ -175,8 +177,10 @@ function kinds.g(call, rule, job, entry)
   local by = rule.n[4] and now + rule.n[4] -- when an item that ends the list has it due
   local held = job.state == 'waits' and (batches[job.id]
     or {bytes = redis.call('HSTRLEN', jobs, job.id)})
+  local more = held and not batches[job.id] and held.bytes or 0
   local first, count = now, 1
-  if held and held.bytes + #item <= LIMIT then
+  if held and held.bytes + #item <= LIMIT and touched + more <= TOUCHED then
+    touched = touched + more
     first, count = entry.since, (entry.more[1] or 0) + 1
     if entry.more[2] then by = math.min(by or entry.more[2], entry.more[2]) end
   elseif held then -- there is no room: it goes as it is
@@ -187,11 +191,9 @@ function kinds.g(call, rule, job, entry)
   local is_full = count >= size
   if is_full then at = math.min(at, held and job.at or at, now) end
   at = not_before(call, at)
-  if is_full then
-    redis.call('HDEL', unique, rule.field)
-  else
-    write_entry(rule.field, held and job.id or call.id, 's', first, {count, by})
-  end
+  write_entry(rule.field, held and job.id or call.id, 's', first, {count, by})
+  -- Removed behind a write: a full server lets a script continue that began with a removal.
+  if is_full then redis.call('HDEL', unique, rule.field) end
   if not held then
     call.body = item
     return 'created', at

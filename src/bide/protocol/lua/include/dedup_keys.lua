@@ -32,6 +32,15 @@ function dedup_keys.read(text)
   return {id = id, till = till, since = tonumber(since), more = numbers(more)}
 end
 
+-- A job runs again after its end: the key that it held until then stays free.
+function dedup_keys.leave(id, line)
+  local rule = dedup_keys.rule(line)
+  local entry = rule and dedup_keys.read(redis.call('HGET', unique, rule.field))
+  if entry and entry.id == id and entry.till == 'f' then
+    redis.call('HDEL', unique, rule.field)
+  end
+end
+
 -- Frees the keys that these jobs hold for a time, because they are being deleted; or were
 -- cancelled, and nothing is about to say so any more.
 function dedup_keys.free(ids)

@@ -76,7 +76,6 @@ end
 
 -- Cancels a job that was blocked.
 function deps.cancel(id, line, verb)
-  redis.call('ZREM', expiring, id)
   finish.cancel(id, constraints.level(line), verb)
   deps.leave(id)
 end

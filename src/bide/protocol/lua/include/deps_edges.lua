@@ -15,7 +15,9 @@
 --
 -- A child is freed when no `<` of it is left. What is here of a job that is not blocked (any more)
 -- means nothing, and goes with its parents' ends.
-local deps_edges = {GATE = '{}'}
+local deps_edges = {GATE = '{}', MOST = 1000, forgotten = 0}
+
+-- forgotten: how many parents this call has forgotten; a call that has done `MOST` does no more.
 
 local SOME, MOST_SHOWN = 100, 20
 
@@ -64,6 +66,7 @@ function deps_edges.forget(id)
     members[#members + 1] = '?' .. id .. ' ' .. parent
   end
   redis.call('ZREM', edges, unpack(members))
+  deps_edges.forgotten = deps_edges.forgotten + #members / 3
   return #deps_edges.range('<', id, 1) == 0
 end
 

@@ -3,6 +3,7 @@ local finish = {}
 
 -- One is cancelled that was in no worker's hands; `level`: of its due set, or of its group.
 function finish.cancel(id, level, verb)
+  redis.call('ZREM', expiring, id)
   redis.call('ZADD', cancelled, now, id)
   -- Its due set does not tell its priority any more; a record has to, if none does.
   if level <= 10 and level ~= 5 and redis.call('HEXISTS', run, id) == 0 then
@@ -25,6 +26,7 @@ end
 
 -- Removes every trace of jobs that no set holds any more.
 function finish.remove(has_edges, ids)
+  redis.call('ZREM', expiring, unpack(ids))
   dedup_keys.free(ids)
   if has_edges then deps.removed(ids) end
   retention.forget(ids, true)
@@ -42,9 +44,11 @@ end
 
 -- What such a script does last where jobs wait for others: those who wait for what was cancelled by
 -- that are told, listeners read of it, and a worker is woken where something that was freed is due,
--- or more is to be told.
+-- or more is to be told. At least as many cancelled jobs as this are forgotten.
 function finish.close()
-  notify_waiters.tell(deps.dropped)
+  local dropped = deps.dropped
+  notify_waiters.tell(dropped)
+  if #dropped > 0 then retention.trim(retention.limits(), 3, #dropped + 64) end
   event.write()
   if deps.earliest then wakeup.due(deps.earliest) end
   if deps.more then wakeup.push('-') end

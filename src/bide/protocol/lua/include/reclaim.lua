@@ -51,6 +51,7 @@ local function one(id, has_groups, lost)
     end
     has_ended = false
   end
+  if has_ended then redis.call('ZREM', expiring, id) end
   rec.attempt = rec.attempt - 1
   record_store.write(id, rec)
   history.note(id, note)

@@ -32,19 +32,21 @@ function schedule_fire.finish()
   insert.finish()
 end
 
--- Fires some of what is due. Returns when the next is, the names of those that want more times, and
--- whether a job of a group was added.
+-- Fires some of what is due. Each schedule has its share of what is left, so that one with many
+-- times behind it does not keep the others waiting. Returns when the next is, the names of those
+-- that want more times, and whether a job of a group was added.
 function schedule_fire.some()
   local names = redis.call('ZRANGEBYSCORE', schedules, '-inf', now, 'LIMIT', 0, AT_ONCE)
   local left, bytes, thin = AT_ONCE, BYTES, {}
-  for _, name in ipairs(names) do
+  for i, name in ipairs(names) do
     if left == 0 or bytes <= 0 then break end
     local sched = schedule_record.parse(redis.call('HGET', schedule, name))
     local body = sched and redis.call('HGET', scheduled, name)
     if not body then
       redis.call('ZREM', schedules, name) -- `bide fsck` says so
     else
-      local most = math.min(left, math.max(1, math.floor(bytes / #body)))
+      local part = #names - i + 1
+      local most = math.max(1, math.floor(math.min(left, bytes / #body) / part))
       for _, at in ipairs(schedule_record.take(sched, most)) do
         local id = string.format('%s@%.0f', name, at)
         schedule_fire.add(sched, id, body, at + schedule_record.delay(sched, id))
