@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
@@ -16,14 +17,15 @@ from bide.logs import JOB_FIELDS
 from bide.model.payload.body import Body
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import worker as worker_commands
-from bide.protocol.keys import keys_of
+from bide.protocol.keys import Keys, keys_of
 from bide.protocol.scripts import SERVER_CLOCK
 from bide.worker.heartbeat import GRACE, Leases
 from bide.worker.queue_state import QueueState
 from bide.worker.running_job import RunningJob
 from tests.support import jobs
+from tests.support.eventually import PATIENCE
 from tests.support.proxy import Proxy
-from tests.support.workers import at_work, eventually
+from tests.support.workers import Later, at_work, eventually
 
 KEYS = keys_of("mail")
 LEASE = 60.0
@@ -33,14 +35,19 @@ LEASE_US = 60_000_000
 @pytest.fixture
 def job(one_url: str) -> RunningJob:
     """A job under a lease, claimed a lease ago."""
-    client = blocking.Client(one_url)
+    return claimed_of(KEYS, one_url)
+
+
+def claimed_of(keys: Keys, url: str) -> RunningJob:
+    """The same, of any queue."""
+    client = blocking.Client(url)
     client.run(
-        enqueue_commands.enqueue(KEYS, [enqueue_commands.prepare(Body("app:task"), job_id="a")])
+        enqueue_commands.enqueue(keys, [enqueue_commands.prepare(Body("app:task"), job_id="a")])
     )
-    (claimed,) = client.run(worker_commands.claim(KEYS, "w1", 1, 1, LEASE_US, 0)).jobs
+    (claimed,) = client.run(worker_commands.claim(keys, "w1", 1, 1, LEASE_US, 0)).jobs
     client.close()
     return RunningJob(
-        QueueState(KEYS, "w1", LEASE_US), claimed, time.monotonic() - LEASE, lambda: None
+        QueueState(keys, "w1", LEASE_US), claimed, time.monotonic() - LEASE, lambda: None
     )
 
 
@@ -82,6 +89,64 @@ def test_a_lease_that_has_passed_to_another_is_told_of_once(
     assert job.lost
     (record,) = [one for one in caplog.records if "has passed to another" in one.getMessage()]
     assert [getattr(record, name) for name in JOB_FIELDS] == ["a", 1, "app:task", "mail"]
+
+
+def leases_of(jobs: Sequence[RunningJob], direct: redis.Redis) -> list[float | None]:
+    """When the leases end, by the server's clock."""
+    return [direct.zscore(job.queue_state.keys["active"], "a") for job in jobs]
+
+
+def test_a_queue_whose_node_does_not_answer_delays_the_renewal_of_no_other(
+    one_url: str, direct: redis.Redis, proxy: Proxy
+) -> None:
+    """No reply has come, of the first queue either, and the leases of all are renewed."""
+    held = [claimed_of(keys_of(name), one_url) for name in ("mail", "other", "third")]
+    leases = Leases(proxy.url, SERVER_CLOCK, LEASE, lambda: held, lambda channel, id: None)
+    leases._client.close()
+    leases._client = blocking.Client(proxy.url, retry_for=0, reply_timeout=2 * PATIENCE)
+    leases._renew()  # the server has the script from now on
+    before = leases_of(held, direct)
+    proxy.hold()
+    renewing = Later(leases._renew)
+    try:
+        eventually(
+            lambda: all(
+                was != now for was, now in zip(before, leases_of(held, direct), strict=True)
+            )
+        )
+    finally:
+        proxy.deliver()
+    renewing.result()
+    leases._client.close()
+
+
+def test_a_queue_whose_answer_is_an_error_costs_no_other_its_leases(
+    one_url: str, direct: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good, lost = held = [claimed_of(keys_of(name), one_url) for name in ("bad", "mail", "z")]
+    lost.claimed = replace(lost.claimed, token=lost.claimed.token - 1)
+    direct.delete(bad.queue_state.keys["active"])
+    direct.set(bad.queue_state.keys["active"], "of another program")
+    before = leases_of([good], direct)
+    Leases(one_url, SERVER_CLOCK, LEASE, lambda: held, lambda channel, id: None)._renew()
+    assert leases_of([good], direct) != before
+    assert (bad.lost, good.lost, lost.lost) == (False, False, True)
+    told = [one.getMessage() for one in caplog.records if "could not be renewed" in one.message]
+    assert [text.partition(":")[0] for text in told] == [
+        "The leases of queue bad could not be renewed"
+    ]
+
+
+def test_a_server_that_cannot_be_reached_costs_a_line_for_each_queue(
+    one_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = [claimed_of(keys_of(name), one_url) for name in ("mail", "other")]
+    nobody = "redis://127.0.0.1:1/0"
+    Leases(nobody, SERVER_CLOCK, LEASE, lambda: held, lambda channel, id: None)._renew()
+    assert [one.getMessage().partition(" could")[0] for one in caplog.records] == [
+        "The leases of queue mail",
+        "The leases of queue other",
+    ]
 
 
 def test_an_outcome_that_came_too_late_is_logged_with_the_fields_of_its_job(

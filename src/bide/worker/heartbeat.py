@@ -39,7 +39,7 @@ from bide.protocol.commands import Command
 from bide.protocol.commands.jobs import declare
 from bide.protocol.commands.queues import EVERY, WorkerReport, heartbeat, register_queues
 from bide.protocol.commands.schedules import read_schedules, refills, set_schedule
-from bide.protocol.commands.worker import MAX_SETTLES, extend, worker_leave
+from bide.protocol.commands.worker import MAX_SETTLES, Renewal, extend, worker_leave
 from bide.protocol.keys import Keys
 from bide.queue.core import declared_of
 from bide.queue.schedules import declared
@@ -191,20 +191,38 @@ class Leases(threading.Thread):
         for job in self._held():
             if now - job.claimed_at >= self._interval / 2 and now < job.deadline + GRACE:
                 by_queue.setdefault(job.queue_state, []).append(job)
-        for queue_state, jobs in by_queue.items():
-            try:
-                for i in range(0, len(jobs), MAX_SETTLES):
-                    self._extend(queue_state, jobs[i : i + MAX_SETTLES])
-            except BideError as error:
-                log.warning(
-                    "The leases of queue %s could not be renewed: %s", queue_state.queue, error
-                )
+        held = [
+            (queue_state, jobs[i : i + MAX_SETTLES])
+            for queue_state, jobs in by_queue.items()
+            for i in range(0, len(jobs), MAX_SETTLES)
+        ]
+        # All in one call, so that a node that hangs delays no renewal on another node.
+        commands = [self._extend(queue_state, jobs) for queue_state, jobs in held]
+        replies: Sequence[list[Renewal] | BideError]
+        try:
+            replies = self._client.attempt_many(commands)
+        except BideError as error:  # no node has answered
+            replies = [error] * len(commands)
+        failed: dict[QueueState, BideError] = {}
+        for (queue_state, jobs), reply in zip(held, replies, strict=True):
+            if isinstance(reply, BideError):
+                failed[queue_state] = reply
+            else:
+                self._read(queue_state, jobs, reply)
+        for queue_state, problem in failed.items():
+            log.warning(
+                "The leases of queue %s could not be renewed: %s", queue_state.queue, problem
+            )
 
-    def _extend(self, queue_state: QueueState, jobs: Sequence[RunningJob]) -> None:
+    def _extend(
+        self, queue_state: QueueState, jobs: Sequence[RunningJob]
+    ) -> Command[list[Renewal]]:
         tokens = [(job.claimed.id, job.claimed.token) for job in jobs]
-        verdicts = self._client.run(
-            extend(queue_state.keys, self._lease_us, tokens, queue_state.lateness.take())
-        )
+        return extend(queue_state.keys, self._lease_us, tokens, queue_state.lateness.take())
+
+    def _read(
+        self, queue_state: QueueState, jobs: Sequence[RunningJob], verdicts: Sequence[Renewal]
+    ) -> None:
         for job, verdict in zip(jobs, verdicts, strict=True):
             if verdict == "asked":
                 self._cancel(queue_state.keys["asked"], job.claimed.id)
