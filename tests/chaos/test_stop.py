@@ -129,6 +129,15 @@ def test_a_job_that_is_deaf_to_being_cancelled_does_not_keep_the_process(
     assert assert_legal(direct, "mail").due.keys() == {job.id}
 
 
+def test_a_process_that_a_job_forks_does_not_take_a_signal_for_the_workers(
+    one_url: str, queue: Queue, worker_pool: WorkerPool
+) -> None:
+    worker = worker_pool.worker(one_url, "-q", "mail")
+    assert queue.enqueue(f"{JOBS}:forks").wait(90) == -signal.SIGTERM
+    worker.terminate()
+    assert worker.wait() == 0
+
+
 def test_a_burst_ends_when_nothing_is_due(
     one_url: str, queue: Queue, direct: redis.Redis, worker_pool: WorkerPool
 ) -> None:

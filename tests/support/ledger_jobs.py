@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
+import signal
 import time
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 from bide import current_job
+from tests.support.eventually import PATIENCE
 
 LEDGER = "BIDE_TEST_LEDGER"
 GATES = "BIDE_TEST_GATES"
@@ -72,6 +76,18 @@ def held_in_thread(name: str) -> int:
     while not gate(name).exists():
         time.sleep(0.005)
     return note("done")
+
+
+def forks() -> int | None:
+    """Fork a process, and end it by SIGTERM; its exit code, or None if it lives on."""
+    child = multiprocessing.get_context("fork").Process(target=signal.pause)
+    with warnings.catch_warnings(action="ignore"):  # the process has threads
+        child.start()
+    child.terminate()
+    child.join(PATIENCE)
+    code = child.exitcode
+    child.kill()
+    return code
 
 
 async def stubborn(name: str) -> int:

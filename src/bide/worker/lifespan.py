@@ -190,6 +190,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
+_replaced: Final[dict[int, Any]] = {}
+"""The handlers in whose place `heard` has set another, by signal."""
+
 
 @contextmanager
 def heard(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
@@ -200,12 +203,40 @@ def heard(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [signal.signal(number, handler) for number in STOPS]
+    for number in STOPS:
+        _replaced[number] = signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler_before in zip(STOPS, before, strict=True):
-            signal.signal(number, handler_before)
+        _restore()
+
+
+def _restore() -> None:
+    while _replaced:
+        signal.signal(*_replaced.popitem())
+
+
+# A job may fork, for instance by `multiprocessing`. In the child, the worker's handler would stop a
+# copy of the worker, and the child would live on. So the child gets the handlers from before. The
+# signals are blocked until it has them, because Python drops a signal that arrives earlier.
+
+_masks: Final = threading.local()
+
+
+def _before_fork() -> None:
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS if _replaced else ())
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _in_child() -> None:
+    _restore()
+    _after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 def leave_threads_behind() -> None:
