@@ -15,7 +15,7 @@ from bide.client import aio
 from bide.protocol.commands.queues import WorkerReport
 from bide.protocol.keys import keys_of
 from bide.worker import heartbeat
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.invariants import Holding, assert_legal
 from tests.support.proxy import Proxy
 from tests.support.server_state import members
@@ -192,6 +192,43 @@ def test_a_sign_of_life_that_failed_is_sent_again_soon(
 
     asyncio.run(until_heard())
     assert not forgotten(direct, "w1")
+
+
+def test_a_heartbeat_that_fails_is_logged_and_others_follow(
+    one_url: str,
+    direct: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever the error is: without heartbeats, nobody could see or stop the worker."""
+    monkeypatch.setattr(heartbeat, "EVERY", 0.01)
+    again = asyncio.Event()
+    skews: list[float | None] = []
+
+    def about(skew: float | None) -> WorkerReport:
+        skews.append(skew)
+        if len(skews) == 1:
+            raise RuntimeError("changed size during iteration")
+        if len(skews) == 3:
+            again.set()
+        return WorkerReport("host")
+
+    async def until_heard() -> None:
+        client = aio.AsyncClient(one_url, retry_for=0)
+        beating = heartbeat.Heartbeat(
+            *(client, keys_of(None), [], "w1.a", about),
+            stop=lambda: None,
+            pause=lambda paused: None,
+        )
+        async with asyncio.timeout(PATIENCE):
+            await again.wait()
+        await beating.close(leaves=False)
+        await client.close()
+
+    asyncio.run(until_heard())
+    assert not forgotten(direct, "w1")
+    (record,) = [one for one in caplog.records if "A heartbeat failed" in one.getMessage()]
+    assert "changed size during iteration" in str(record.exc_info)
 
 
 @pytest.mark.slow

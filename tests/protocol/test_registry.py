@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from bide.protocol.commands import queues as queue_commands
-from bide.protocol.commands.queues import WorkerReport
+from bide.protocol.commands.queues import RunningTask, WorkerReport
 from bide.protocol.keys import keys_of
 from tests.support.probe import SECOND, Probe
 
@@ -39,6 +41,16 @@ def test_a_worker_says_that_it_lives(q: Probe) -> None:
     q.run(queue_commands.heartbeat(GLOBAL, "w1", ABOUT))
     (seen,) = q.run(queue_commands.workers(GLOBAL))
     assert seen.ago < 60
+
+
+def test_a_worker_lives_whatever_the_ids_of_its_jobs_are(q: Probe) -> None:
+    doing = [RunningTask("mail", id, "app:task", 1) for id in ("plain", "grün", "odd\udcff")]
+    about = structs.replace(ABOUT, busy=3, doing=doing)
+    q.run(queue_commands.heartbeat(GLOBAL, "w1", about))
+    (seen,) = q.run(queue_commands.workers(GLOBAL))
+    assert [job.id for job in seen.about.doing] == ["plain", "grün", "odd\ufffd"]
+    told = structs.replace(about, doing=[*doing[:2], structs.replace(doing[2], id="odd\ufffd")])
+    assert seen.about == told
 
 
 def test_and_that_it_stops(q: Probe) -> None:

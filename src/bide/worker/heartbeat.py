@@ -46,6 +46,8 @@ from bide.queue.schedules import declared
 from bide.worker.queue_state import QueueState
 from bide.worker.running_job import RunningJob
 
+log = Log("bide.worker")
+
 AGAIN: Final = 1.0
 """Seconds before a heartbeat that failed is sent again."""
 
@@ -96,7 +98,7 @@ class Heartbeat:
         while not self._over:
             pause = AGAIN
             self._soon.clear()
-            with contextlib.suppress(BideError):
+            try:
                 before = time.time()
                 beat = heartbeat(self._keys, self._worker, self._about(skew))
                 calls: list[Command[Any]] = [beat, register_queues(self._keys, names)]
@@ -114,6 +116,11 @@ class Heartbeat:
                     before_load = self._client.missed_scripts
                     await self._client.load_everywhere(SCRIPTS["viewer"])
                     missed = before_load
+            except BideError:  # the next one may reach the server
+                pass
+            except Exception:  # no error may end all heartbeats
+                log.exception("A heartbeat failed; the next one follows in %g s", EVERY)
+                pause = EVERY
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._soon.wait()
@@ -140,8 +147,6 @@ class Heartbeat:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-
-log = Log("bide.worker")
 
 GRACE: Final = 5.0
 """Seconds that a job may take to end after its time-out, before its lease is no longer renewed."""

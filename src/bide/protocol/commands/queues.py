@@ -160,13 +160,22 @@ class HeartbeatReply(NamedTuple):
 
 def heartbeat(keys: Keys, worker: str, about: WorkerReport | None) -> Command[HeartbeatReply]:
     """Send the report of a live worker, or with None that it stops."""
-    text = msgspec.json.encode(about) if about else b""
+    text = b""
+    if about is not None:
+        doing = [_in_utf8(job) for job in about.doing]
+        text = msgspec.json.encode(msgspec.structs.replace(about, doing=doing))
     return command(
         "heartbeat",
         keys,
         (worker, text),
         lambda reply: HeartbeatReply(reply[1], reply[2] == 1, reply[3] == 1),
     )
+
+
+def _in_utf8(job: RunningTask) -> RunningTask:
+    """Return an entry that JSON can hold: an id may contain any bytes."""
+    id = job.id.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return msgspec.structs.replace(job, id=id)
 
 
 def worker_stop(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
