@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -13,11 +17,14 @@ import pytest
 from bide.worker.supervisor import (
     LIVE,
     READY,
+    STUCK,
     Notifier,
+    Supervisor,
     WorkerConfig,
     WorkerProcess,
     WorkerStatus,
 )
+from tests.support.eventually import PATIENCE
 
 
 @pytest.fixture
@@ -52,6 +59,62 @@ def test_one_that_the_server_does_not_answer_is_not_ready(worker_process: Worker
     worker_process.status = WorkerStatus(turned=1100.0, polled=1010.0)
     assert not worker_process.unready(1010 + READY)
     assert worker_process.unready(1041) == "the server has not answered worker 42 for 31 s"
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own, as workers are."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def supervised(child: subprocess.Popen[bytes], turned: float) -> tuple[Supervisor, WorkerProcess]:
+    """A supervisor that has run until now, and its worker, which last reported at `turned`."""
+    supervisor = Supervisor([WorkerConfig({}, False, (None, None))], 1.0)
+    (worker_process,) = supervisor._worker_processes
+    worker_process.pid = child.pid
+    worker_process.status = WorkerStatus(turned, polled=turned)
+    supervisor._ran = turned
+    return supervisor, worker_process
+
+
+def look(supervisor: Supervisor, start: float, seconds: float) -> float:
+    """Have it look once a second, for so long; when it last did."""
+    for second in range(int(seconds) + 1):
+        supervisor._check(start + second)
+    return start + int(seconds)
+
+
+def test_a_stuck_worker_is_killed(child: subprocess.Popen[bytes]) -> None:
+    supervisor, _ = supervised(child, 1000.0)
+    now = look(supervisor, 1000.0, STUCK)
+    assert child.poll() is None
+    supervisor._check(now + 1)
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_workers_that_were_frozen_with_their_supervisor_are_not_stuck(
+    child: subprocess.Popen[bytes],
+) -> None:
+    """Its timer may fire before they can report."""
+    supervisor, worker_process = supervised(child, 1000.0)
+    now = look(supervisor, 1000.0 + 10 * STUCK, STUCK)
+    assert child.poll() is None
+    assert worker_process.silent(now) == STUCK
+    supervisor._check(now + 1)
+    assert child.wait(PATIENCE) == -signal.SIGKILL, "it has not reported since"
+
+
+def test_a_probe_that_comes_first_after_a_freeze_finds_nothing_wrong(
+    child: subprocess.Popen[bytes],
+) -> None:
+    before = time.monotonic() - LIVE - 1
+    supervisor, _ = supervised(child, before)
+    assert supervisor._what_is_ill() == ""
+    supervisor, _ = supervised(child, before)
+    supervisor._ran = time.monotonic()
+    assert "has not responded" in supervisor._what_is_ill()
 
 
 def test_the_manager_is_forgotten_so_that_children_do_not_answer_it() -> None:

@@ -271,6 +271,10 @@ READY: Final = 30.0
 
 LOOK_EVERY: Final = 1.0
 
+FROZEN: Final = 5.0
+"""Seconds for which the supervisor itself did not run, after which silent workers may have been
+frozen with it: a container was paused, for example."""
+
 STOP_MARGIN: Final = 10.0
 """Seconds after the grace of the jobs until workers that have not stopped are killed."""
 
@@ -289,10 +293,16 @@ class WorkerProcess:
         self.failures = 0
         self.done = False
         """Whether it has nothing left to do, and is not restarted."""
+        self.excused = 0.0
+        """When the supervisor last found that it had itself been frozen."""
 
     def silent(self, now: float) -> float:
-        """Return the seconds since its event loop last ran; 0 if it has not started."""
-        return now - self.status.turned if self.pid and self.status else 0.0
+        """Return the seconds since its event loop last ran; 0 if it has not started.
+
+        After a freeze of the supervisor these are the seconds since the freeze at most, because the
+        worker may have been frozen too.
+        """
+        return now - max(self.status.turned, self.excused) if self.pid and self.status else 0.0
 
     def ill(self, now: float) -> str:
         """Return why the worker is not live, or an empty string."""
@@ -342,6 +352,8 @@ class Supervisor:
         self._past: ByQueue = {}
         """The metrics of former workers."""
         self._deaths = 0
+        self._ran = time.monotonic()
+        """When the supervisor last noted that it runs."""
         self._done = asyncio.Event()
 
     def run(self) -> int:
@@ -513,20 +525,31 @@ class Supervisor:
         """Kill stuck workers, and notify systemd's watchdog while all workers are live."""
         while True:
             await asyncio.sleep(min(LOOK_EVERY, self._notifier.every or LOOK_EVERY))
-            now = time.monotonic()
+            self._check(time.monotonic())
+
+    def _check(self, now: float) -> None:
+        self._note_freeze(now)
+        for worker_process in self._worker_processes:
+            if (silent := worker_process.silent(now)) > STUCK:
+                pid = worker_process.pid
+                log.error("worker %d has not responded for %.0f s, and is killed", pid, silent)
+                linux.kill_session(pid)
+        if self._notifier.every is not None and not self._what_is_ill():
+            self._notifier.say("WATCHDOG=1")
+
+    def _note_freeze(self, now: float) -> None:
+        """If the supervisor itself has not run for a while, have workers count as silent from now.
+
+        Otherwise it would kill them before they could report.
+        """
+        if now - self._ran > FROZEN:
             for worker_process in self._worker_processes:
-                if (silent := worker_process.silent(now)) > STUCK:
-                    log.error(
-                        "worker %d has not responded for %.0f s, and is killed",
-                        worker_process.pid,
-                        silent,
-                    )
-                    linux.kill_session(worker_process.pid)
-            if self._notifier.every is not None and not self._what_is_ill():
-                self._notifier.say("WATCHDOG=1")
+                worker_process.excused = now
+        self._ran = now
 
     def _what_is_ill(self) -> str:
         now = time.monotonic()
+        self._note_freeze(now)
         problems = (worker_process.ill(now) for worker_process in self._worker_processes)
         return next(filter(None, problems), "")
 
