@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from bide.model.ids import new_id
 from bide.model.payload.body import Body, encode_body
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import fsck as fsck_commands
@@ -91,10 +92,32 @@ def test_no_script_takes_long_however_many_wait(hollow: Full) -> None:
                 run(enqueue_commands.resolve(KEYS, [(id, parent, "C") for id in some]))
         assert work(hollow) == len(ids)
 
+    def many_parents(end: Callable[[list[str]], object]) -> None:
+        n = next(number)
+        parents, ids = [f"q{n}-{i}" for i in range(100)], [f"k{n}-{i}" for i in range(100)]
+        enqueue_all(hollow.client, KEYS, [*plain(*parents), *(after(id, *parents) for id in ids)])
+        end(ids)
+        assert hollow.direct.zcard(KEYS["blocked"]) == 0
+        work(hollow)
+
+    def purge() -> None:
+        run(job_commands.purge(KEYS, new_id()))
+        while run(job_commands.purge(KEYS, None)).more:
+            pass
+
     hollow.time("fan-in", fan_in)
     hollow.time("fan-out", lambda: fan_out(lambda id: work(hollow)))
     hollow.time("cancelled", lambda: fan_out(lambda id: run(job_commands.cancel(KEYS, [id]))))
     hollow.time("deleted", lambda: fan_out(lambda id: run(job_commands.delete(KEYS, [id]))))
+    hollow.time(
+        "many parents cancelled",
+        lambda: many_parents(lambda ids: run(job_commands.cancel(KEYS, ids, True))),
+    )
+    hollow.time(
+        "many parents deleted",
+        lambda: many_parents(lambda ids: run(job_commands.delete(KEYS, ids))),
+    )
+    hollow.time("many parents purged", lambda: many_parents(lambda ids: purge()))
     hollow.time("elsewhere", remote)
     hollow.time("heard", hear)
     for what, us in hollow.timings.items():

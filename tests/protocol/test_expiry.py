@@ -190,7 +190,7 @@ def test_constraints_go_with_their_job(q: Probe) -> None:
     assert (list(holding.hashes["jobs"]), holding.hashes["terms"]) == (["b"], {})
 
 
-@pytest.mark.parametrize("outcome", ["complete", "fail", "cancel", "delete", "purge"])
+@pytest.mark.parametrize("outcome", ["complete", "fail", "cancel", "reclaim", "delete", "purge"])
 def test_what_has_ended_is_looked_for_no_more(q: Probe, outcome: Any) -> None:
     """Else a queue that ends jobs long before they expire would keep an entry of each."""
     add(q, "a", "b", constraints=f"x=+{86_400 * SECOND}")
@@ -199,6 +199,11 @@ def test_what_has_ended_is_looked_for_no_more(q: Probe, outcome: Any) -> None:
             assert q.settle(job, outcome, data=b'{"type":"E","message":""}') == "ok"
     elif outcome == "cancel":
         assert q.cancel("a", "b") == ["ok", "ok"]
+    elif outcome == "reclaim":
+        q.claim(lease=1)
+        assert q.cancel("a", "b") == ["asked", "asked"]
+        q.move(2)
+        assert q.taken("w2") == []
     elif outcome == "delete":
         assert q.run(job_commands.delete(q.keys, ["a", "b"])) == ["ok", "ok"]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import socket
@@ -258,6 +259,19 @@ def test_a_server_that_goes_away_is_waited_for(tmp_server: Callable[..., Server]
             job = queue.enqueue(jobs.add, 1, delay=0.01, depends_on=parent)
             run(queue)  # which may still be looking when the other is moved
             eventually(lambda: queue.job_ids == [job.id] or job.is_finished)
+
+
+def test_its_connections_are_closed_when_it_has_ended(tmp_server: Callable[..., Server]) -> None:
+    """Over TCP, where a connection stands in a cycle that only the garbage collector frees."""
+    with redis.Redis.from_url(tmp_server(tcp=True).url) as connection:
+        queue = DelayQueue("mail", connection)
+        gc.disable()
+        try:
+            for _ in range(3):
+                burst(queue)
+            eventually(lambda: connection.info("clients")["connected_clients"] == 1)
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("doing", [{}, {"burst": True}])

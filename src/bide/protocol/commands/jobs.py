@@ -191,8 +191,8 @@ def forget(keys: Keys) -> Command[dict[str, int]]:
 T = TypeVar("T", str, ChangeResult)
 
 _HELD: Final = b"held"
-"""A worker has claimed the job ahead, and returns it. So the call is repeated: a few milliseconds
-later the job can be changed, or has started."""
+"""A worker has claimed the job ahead, and returns it; or the call has done enough. So the call is
+repeated: a few milliseconds later the job can be changed, or has started."""
 
 
 def _change(
