@@ -133,7 +133,7 @@ def expected(model: Store) -> dict[str, Any]:
 def _meta(model: Store) -> dict[str, bytes]:
     texts = {"purged": model.purged, "retention": model.retention}
     texts |= {"rate": model.rate, "spent": model.spent}
-    texts |= {"rewinding": "begin" if model.is_rewinding else ""}
+    texts |= {"rewinding": "(a 0 -" if model.is_rewinding else ""}
     return {
         **{name: b"%d" % value for name, value in model.meta.items()},
         **{name: text.encode() for name, text in texts.items() if text},

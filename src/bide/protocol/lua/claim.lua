@@ -47,7 +47,7 @@ local has_constraints, has_groups, has_schedules, has_edges = set[11], set[12], 
 if has_groups then count = math.min(count, GROUPED) end -- whose turns take their time
 if set[9] then event.open(set[9]) end
 local calm_until, calm_from, marked = clock.observe(tonumber(set[2]), lease_us)
-local rewinding = calm_until == 0 and group_turns.BEGIN or set[17]
+local rewinding = calm_until == 0 and clock.TURNS or set[17]
 if not calm_until then
   calm_until, calm_from = tonumber(set[3]) or 0, tonumber(set[8]) or 0
 end

@@ -23,6 +23,7 @@ for i = rest, #ARGV, 2 do
   if outcome == '-' then words[#words + 1] = parent end
   if outcome == 'U' then unknown = parent end
 end
+if not durability.valid(wanted) then return redis.error_reply('BADARG dep_add wanted') end
 
 local is_blocked = redis.call('ZSCORE', blocked, child)
 if not is_blocked or deps_edges.is_open(child) then

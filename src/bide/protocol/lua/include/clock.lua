@@ -3,7 +3,7 @@
 -- deadlines of the old time are dropped, and leases that are too long are shortened when a script
 -- reads them. After a jump forward, no lease is reclaimed before its holder had the time of one
 -- lease to renew it.
-local clock = {}
+local clock = {TURNS = '(a 0 -'} -- `rewinding` of `meta`: before all markers of groups
 
 local MARK_EVERY, BACK, FORWARD, LONGEST_CALM = 1000000, 2000000, 30000000, 300000000
 
@@ -24,7 +24,7 @@ function clock.observe(seen, lease_us)
     local before = tonumber(redis.call('HGET', meta, 'rewound_until')) or 0
     -- The next claim rewinds the turns of groups, also if another script sees the jump first.
     redis.call('HSET', meta, 'clock', now, 'rewound_until', math.max(seen, before),
-      'gap_us', now - seen, 'gap_at', now, 'rewinding', 'begin')
+      'gap_us', now - seen, 'gap_at', now, 'rewinding', clock.TURNS)
     return 0, 0
   elseif now - seen >= MARK_EVERY then
     redis.call('HSET', meta, 'clock', now)

@@ -17,9 +17,13 @@ local function lack(command, section, words, name, ...)
   if not string.find(info, words) then return name end
 end
 
+function durability.valid(wanted)
+  return wanted == '' or wanted == 'replica' or wanted == 'fsync' or wanted == 'replica,fsync'
+end
+
 -- The reply of a script that refuses what the server, or the caller's permissions, lack; or nil.
 function durability.refusal(wanted, script)
-  if wanted ~= 'replica' and wanted ~= 'fsync' and wanted ~= 'replica,fsync' then
+  if not durability.valid(wanted) then
     return redis.error_reply('BADARG ' .. script .. ' wanted')
   end
   for kind in string.gmatch(wanted, '%a+') do

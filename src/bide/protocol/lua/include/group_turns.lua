@@ -4,7 +4,7 @@
 --
 -- A group's next job that is a suspect has to run as the only job of its worker: the group has its
 -- turn among the suspects then, and waits for that.
-local group_turns = {BEGIN = 'begin'}
+local group_turns = {}
 
 local SUSPECT, AHEAD, HELD, RESTED = 2, 50, 1000, 200
 
