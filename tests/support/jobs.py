@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import threading
 import time
+import weakref
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -43,6 +45,21 @@ async def add_async(a: int, b: int = 0) -> int:
     note("add_async", a, b)
     await asyncio.sleep(0)
     return a + b
+
+
+@dataclass
+class Parcel:
+    """An argument that tells whether it is still there."""
+
+    weight: int
+
+
+def take_parcel(parcel: Parcel) -> None:
+    note(weakref.ref(parcel), weakref.ref(bide.current_job()._run))
+
+
+async def take_parcel_async(parcel: Parcel) -> None:
+    take_parcel(parcel)
 
 
 def sum_of_parents(url: str) -> int:

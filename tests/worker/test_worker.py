@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -477,6 +478,21 @@ def test_a_worker_leaves_nothing_but_finished_jobs_behind(queue: Queue) -> None:
         if thread.name not in before:
             thread.join(60)
             assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("task", [jobs.take_parcel, jobs.take_parcel_async])
+def test_an_idle_worker_does_not_keep_the_arguments_of_jobs_that_ended(
+    queue: Queue, task: Any
+) -> None:
+    """They may be large, and the next job, or the time-out of this one, far."""
+
+    def are_gone() -> bool:
+        gc.collect()
+        return [one() for one in jobs.seen[0]] == [None, None]
+
+    with running(worker(queue)):
+        queue.enqueue(task, jobs.Parcel(3)).wait(60)
+        eventually(are_gone, 20)
 
 
 def test_last_in_first_out_where_a_queue_object_says_so(one_url: str) -> None:

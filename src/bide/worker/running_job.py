@@ -59,7 +59,7 @@ Missing = Literal["", "task", "arguments"]
 argument. Another worker may have it, during a deployment."""
 
 
-class RunningJob(msgspec.Struct, eq=False):
+class RunningJob(msgspec.Struct, eq=False, weakref=True):
     """One job while this worker holds it."""
 
     queue_state: QueueState

@@ -102,7 +102,7 @@ class Threads:
             try:
                 threading.Thread(
                     target=self._serve,
-                    args=(work,),
+                    args=([work],),
                     name=f"{self._name}-{self._count}",
                     daemon=True,
                 ).start()
@@ -144,12 +144,14 @@ class Threads:
         for _ in range(self._count):
             self._queue.put(None)
 
-    def _serve(self, work: Work | None) -> None:
+    def _serve(self, first: list[Work]) -> None:
+        work: Work | None = first.pop()  # the thread keeps its arguments until it ends
         while work is not None:
             ended = work()
             with self._lock:
                 self._idle += 1
             ended()
+            del work, ended  # they hold the arguments of a job, and the thread may be idle for long
             work = self._queue.get()
 
 

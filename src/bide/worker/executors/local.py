@@ -18,6 +18,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
+from weakref import ref
 
 from bide.errors import BideError
 from bide.logs import Log
@@ -56,23 +57,27 @@ T = TypeVar("T", bound=Timed)
 
 
 class Deadlines(Generic[T]):
-    """Calls back for each entry that has not ended by its deadline."""
+    """Calls back for each entry that has not ended by its deadline.
+
+    It does not keep the entries: the deadline of a job that has ended may be far, and its arguments
+    large.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[T], None]) -> None:
         self._loop = loop
         self._expire = expire
         self._context = copy_context()
         """A context of no job: all jobs share the timer."""
-        self._heap: list[tuple[float, int, T]] = []
+        self._heap: list[tuple[float, int, ref[T]]] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0  # uvloop's timer handle has no `when` once its time has passed
         self._compact_at = 1024
 
     def add(self, entry: T) -> None:
-        """Watch an entry until its `ended` is true."""
+        """Watch an entry until its `ended` is true; the caller keeps it until then."""
         self._count += 1
-        heapq.heappush(self._heap, (entry.deadline, self._count, entry))
+        heapq.heappush(self._heap, (entry.deadline, self._count, ref(entry)))
         if len(self._heap) > self._compact_at:
             self._compact()
         if self._timer is None or entry.deadline < self._armed_for:
@@ -85,7 +90,7 @@ class Deadlines(Generic[T]):
 
     def _compact(self) -> None:
         """Drop ended entries. The bound is twice the rest, so the cost is O(1) an entry."""
-        self._heap = [item for item in self._heap if not item[2].ended]
+        self._heap = [item for item in self._heap if not _has_ended(item[2])]
         heapq.heapify(self._heap)
         self._compact_at = max(1024, 2 * len(self._heap))
 
@@ -101,12 +106,17 @@ class Deadlines(Generic[T]):
         self._timer = None
         now = self._loop.time()
         try:
-            while self._heap and (self._heap[0][2].ended or self._heap[0][0] <= now):
-                entry = heapq.heappop(self._heap)[2]
-                if not entry.ended:
+            while self._heap and (self._heap[0][0] <= now or _has_ended(self._heap[0][2])):
+                entry = heapq.heappop(self._heap)[2]()
+                if entry is not None and not entry.ended:
                     self._expire(entry)
         finally:  # the other entries stay watched, even if one callback raised
             self._arm()
+
+
+def _has_ended(watched: ref[T]) -> bool:
+    entry = watched()
+    return entry is None or entry.ended
 
 
 log = Log("bide.worker")
