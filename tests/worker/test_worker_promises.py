@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
+import redis
 
 from bide import Queue, State, UsageError, Worker
 from bide.client.blocking import Client
@@ -17,6 +21,7 @@ from bide.protocol.commands import worker as worker_commands
 from bide.protocol.keys import DUE_SETS, keys_of
 from tests.support import jobs
 from tests.support.cpu_waits import Witness
+from tests.support.workers import Later
 
 MODULE = "tests.support.jobs"
 Start = Callable[[Worker], threading.Thread]
@@ -245,6 +250,62 @@ def test_a_worker_can_work_again(queue: Queue) -> None:
         job = queue.enqueue(jobs.add, 1)
         assert again.run(burst=True) == 1
         assert job.refresh().state is State.COMPLETED
+
+
+def test_a_run_is_not_refused_for_claims_of_an_earlier_one_that_could_not_sign_off(
+    queue: Queue, direct: redis.Redis
+) -> None:
+    again = worker(queue)
+    first = again.name
+    assert again.run(burst=True) == 0
+    assert again.name == first
+    direct.hset(queue.keys["claims"], first, f"{queue.counts().now_us} 1000000 ")
+    queue.enqueue(jobs.add, 1)
+    assert Later(partial(again.run, burst=True)).result(30) == 1
+    assert again.name != first
+
+
+def test_a_worker_that_is_refused_for_long_asks_and_logs_ever_more_seldom(
+    queue: Queue,
+    direct: redis.Redis,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bide.worker.loop._LONGEST", 0.01)
+    overtaken = worker(queue)
+    direct.hset(queue.keys["claims"], overtaken.name, f"{queue.counts().now_us} 45 ")
+    with caplog.at_level(logging.WARNING, "bide"):
+        start(overtaken)
+        queue.enqueue(jobs.add, 1).wait(60)
+    said = [record for record in caplog.records if "a later claim of this worker" in record.message]
+    assert len(said) == 2, "of 44 claims, the first and the 31st"
+
+
+FORKED = """
+import multiprocessing, sys
+from bide import Worker
+
+worker = Worker("q", url=sys.argv[1], name="w")
+
+def run():
+    worker.run(burst=True)
+    print(worker.name, flush=True)
+
+for _ in range(2):
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join()
+run()
+"""
+
+
+def test_processes_that_share_a_worker_object_run_under_names_of_their_own(one_url: str) -> None:
+    """The server would take a claim of the one for a repeat of the other, with the same jobs."""
+    command = [sys.executable, "-c", FORKED, one_url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    names = ended.stdout.split()
+    assert len({*names}) == 3, names
 
 
 @pytest.mark.slow

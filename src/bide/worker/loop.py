@@ -425,11 +425,13 @@ class WorkerLoop:
         if refused is not None:
             log.info("queue %s: notes of jobs were refused: %s", queue_state.queue, refused)
         failed = _error_of(replies.verdicts) or _error_of(replies.claim)
+        is_stale = isinstance(replies.claim, Claim) and replies.claim.stale
         if failed is not None:
             # A repeat has the same ids: an outcome that was applied returns the same reply.
             queue_state.put_back(settles)
         else:
-            queue_state.succeeded()
+            if not is_stale:
+                queue_state.succeeded()
             if isinstance(replies.verdicts, list):
                 self._note_verdicts(queue_state, settles, replies.verdicts)
                 if part.claim_for is None and self._burst:  # no wake-up messages
@@ -441,7 +443,7 @@ class WorkerLoop:
             if isinstance(replies.server_us, int):
                 claim = claim._replace(read_us=max(claim.now_us, replies.server_us))
             self._take(queue_state, claim, sent, arrived)
-            if replies.claim.stale:
+            if is_stale:
                 failed = ServerRefused("The server has seen a later claim of this worker.")
         if failed is not None:
             self._back_off(queue_state, failed)

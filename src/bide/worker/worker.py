@@ -227,9 +227,11 @@ class Worker:
         self._permit = permission_for(url, given)
         prefix = resolve_prefix(common_setting("prefix", prefix, given))
         self._clock = config.overridden().clock or SERVER_CLOCK
-        label = name or f"{socket.gethostname()}.{os.getpid()}"
-        self.name: Final = check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
-        """The name, with a unique suffix."""
+        self._label = name
+        self._named_in = os.getpid()
+        """The process that may run under the name; 0 after a run."""
+        self.name = self._unique_name()
+        """The name, with a suffix that is unique to each run and each forked process."""
         self.queues: Final = [*dict.fromkeys(q if isinstance(q, str) else q.name for q in given)]
         """The names of its queues."""
         self.concurrency: Final = limits.concurrency
@@ -272,6 +274,10 @@ class Worker:
         def __getattr__(self, name: str) -> Any:
             """Raise an error that names the call of bide, for calls that other libraries have."""
             raise not_here(self, name, OF_WORKERS)
+
+    def _unique_name(self) -> str:
+        label = self._label or f"{socket.gethostname()}.{os.getpid()}"
+        return check_name(f"{label}.{secrets.token_hex(3)}", "worker name")
 
     @property
     def polled(self) -> float:
@@ -363,6 +369,11 @@ class Worker:
 
     async def _start(self, burst: bool) -> int:
         self._permit.check("the worker", self._url)
+        # The server counts the claims of a name. If two processes shared it, both would receive the
+        # same jobs. If a run could not sign off, the next one would begin with numbers in use.
+        if self._named_in != os.getpid():
+            self.name = self._unique_name()
+        self._named_in = 0
         self.replaceable = self._signalled_to = False
         self._loop = self._executor = self._heartbeat = None
         self._event_loop = asyncio.get_running_loop()
