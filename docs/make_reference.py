@@ -55,7 +55,7 @@ HIDDEN: Final[dict[str, str]] = {
     "bide.Snooze": "when",
     "bide.Throttle": "way",
     "bide.Unique": "way",
-    "bide.Worker": "measured metrics has_health_port others replaceable polled",
+    "bide.Worker": "measured metrics has_health_port others on_open is_opening replaceable polled",
     "bide.contrib.django.Backend": "supports_defer supports_async_task supports_get_result "
     "supports_priority validate_task enqueue get_result check",
     "bide.logs.JobFilter": "filter",

@@ -14,6 +14,7 @@ from threading import Thread
 
 import pytest
 
+from bide.worker.processes.pool import OPENING
 from bide.worker.supervisor import (
     LIVE,
     READY,
@@ -40,6 +41,19 @@ def test_a_worker_whose_loop_does_not_turn_is_ill(worker_process: WorkerProcess)
     assert not worker_process.ill(1020 + LIVE)
     assert worker_process.ill(1021 + LIVE) == "worker 42 has not responded for 31 s"
     assert worker_process.silent(1021 + LIVE) == 31
+
+
+def test_one_that_opens_its_resources_has_as_long_as_a_child_process(
+    worker_process: WorkerProcess,
+) -> None:
+    worker_process.status = WorkerStatus(1020.0, polled=0.0, is_opening=True)
+    for limit in (LIVE, STUCK):
+        assert not worker_process.hangs(1020 + OPENING, limit)
+        told = "worker 42 took more than 300 s to open its resources"
+        assert worker_process.hangs(1021 + OPENING, limit) == told
+    assert worker_process.ill(1021 + OPENING)
+    worker_process.pid = 0
+    assert not worker_process.ill(1021 + OPENING)
 
 
 def test_one_that_is_being_started_again_is_not_ill_and_not_ready(
@@ -89,6 +103,15 @@ def look(supervisor: Supervisor, start: float, seconds: float) -> float:
 def test_a_stuck_worker_is_killed(child: subprocess.Popen[bytes]) -> None:
     supervisor, _ = supervised(child, 1000.0)
     now = look(supervisor, 1000.0, STUCK)
+    assert child.poll() is None
+    supervisor._check(now + 1)
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_one_that_opens_its_resources_is_killed_later(child: subprocess.Popen[bytes]) -> None:
+    supervisor, worker_process = supervised(child, 1000.0)
+    worker_process.status = WorkerStatus(1000.0, polled=0.0, is_opening=True)
+    now = look(supervisor, 1000.0, OPENING)
     assert child.poll() is None
     supervisor._check(now + 1)
     assert child.wait(PATIENCE) == -signal.SIGKILL

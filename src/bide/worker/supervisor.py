@@ -49,7 +49,7 @@ from bide.worker.metrics import LATENESS, RUN_TIME, ByQueue, add_all, titled
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import Reader, send
 from bide.worker.processes.linux import signal_name
-from bide.worker.processes.pool import Control
+from bide.worker.processes.pool import OPENING, Control
 from bide.worker.relay import outbox_beside
 
 _SEND_PATIENCE: Final = 1.0
@@ -103,6 +103,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     """When the server last answered a claim; 0 for never. See `Worker.polled`."""
     metrics: ByQueue | None = None
     """Its metrics since it started; None if it reports none."""
+    is_opening: bool = False
+    """Whether its resources are not open yet. See `Worker.is_opening`."""
 
 
 class WorkerGone(msgspec.Struct, frozen=True, tag="gone"):
@@ -264,7 +266,9 @@ LIVE: Final = 30.0
 """A worker is live if its event loop has run within this many seconds."""
 
 STUCK: Final = 60.0
-"""Seconds after which a worker whose event loop is stuck is killed and restarted."""
+"""Seconds after which a worker whose event loop is stuck is killed and restarted.
+
+While the worker opens its resources, both limits are `OPENING`."""
 
 READY: Final = 30.0
 """A worker is ready if the server has answered it within this many seconds."""
@@ -304,11 +308,23 @@ class WorkerProcess:
         """
         return now - max(self.status.turned, self.excused) if self.pid and self.status else 0.0
 
-    def ill(self, now: float) -> str:
-        """Return why the worker is not live, or an empty string."""
-        if (silent := self.silent(now)) > LIVE:
+    def hangs(self, now: float, limit: float) -> str:
+        """Return why it has been silent for too long, or an empty string.
+
+        A resource may block the event loop while it opens. So until all are open, the worker has as
+        long as a child process has for its resources, and not the `limit` in seconds.
+        """
+        silent = self.silent(now)
+        if self.status is not None and self.status.is_opening:
+            if silent > OPENING:
+                return f"worker {self.pid} took more than {OPENING:g} s to open its resources"
+        elif silent > limit:
             return f"worker {self.pid} has not responded for {silent:.0f} s"
         return ""
+
+    def ill(self, now: float) -> str:
+        """Return why the worker is not live, or an empty string."""
+        return self.hangs(now, LIVE)
 
     def unready(self, now: float) -> str:
         """Return why the worker is not ready, or an empty string."""
@@ -530,10 +546,9 @@ class Supervisor:
     def _check(self, now: float) -> None:
         self._note_freeze(now)
         for worker_process in self._worker_processes:
-            if (silent := worker_process.silent(now)) > STUCK:
-                pid = worker_process.pid
-                log.error("worker %d has not responded for %.0f s, and is killed", pid, silent)
-                linux.kill_session(pid)
+            if problem := worker_process.hangs(now, STUCK):
+                log.error("%s, and is killed", problem)
+                linux.kill_session(worker_process.pid)
         if self._notifier.every is not None and not self._what_is_ill():
             self._notifier.say("WATCHDOG=1")
 
@@ -599,6 +614,8 @@ def main() -> None:
         worker.metrics = {} if config.counts else None
         worker.has_health_port = config.counts
         worker.others = config.others
+        # At once: the next report is late if a job of the first claim blocks the event loop.
+        worker.on_open = lambda: _send(line, _status(worker))
         relay = outbox_beside(config.outbox, config.burst) if config.outbox else None
 
         async def beside() -> None:
@@ -624,7 +641,7 @@ def _send(line: socket.socket, event: WorkerEvent) -> None:
 
 
 def _status(worker: Worker) -> WorkerStatus:
-    return WorkerStatus(time.monotonic(), worker.polled, worker.measured())
+    return WorkerStatus(time.monotonic(), worker.polled, worker.measured(), worker.is_opening)
 
 
 async def report(worker: Worker, line: socket.socket) -> None:

@@ -265,6 +265,8 @@ class Worker:
         """Its supervisor answers probes; `bide doctor` shows whether that is so."""
         self.others: Sequence[str] = ()
         """Queues that other workers of the same supervisor serve."""
+        self.on_open: Callable[[], None] = lambda: None
+        """Called when its resources are open, before its first claim."""
         self.replaceable = False
         """It stopped after `max_jobs` or by a signal, so another worker may replace it."""
         self._signalled_to = False
@@ -291,6 +293,11 @@ class Worker:
         if self._loop.fails:
             return self._loop.polled
         return max(self._loop.polled, self._heartbeat.accepted_at)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether its resources are not open yet, so that it claims nothing."""
+        return self._heartbeat is None
 
     def measured(self) -> ByQueue | None:
         """Return its metrics, with the starts of jobs that still run; None if it counts none."""
@@ -448,6 +455,7 @@ class Worker:
             self._pause_requested,
             self._declared,
         )
+        self.on_open()
         duties = [asyncio.create_task(listen(client, channels, self._on_message))]
         if self._max_idle is not None:
             duties.append(asyncio.create_task(stop_when_idle(executor, self._max_idle, loop.stop)))

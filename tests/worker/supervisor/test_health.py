@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,8 +125,8 @@ def systemd(tmp_path: Path) -> Iterator[Systemd]:
 def test_systemd_hears_when_it_is_ready_that_it_lives_and_when_it_stops(
     tmp_path: Path, one_url: str, systemd: Systemd
 ) -> None:
-    told = {"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "100000"}
-    with started(tmp_path, one_url, "-w", "2", **told) as unit:
+    told = partial(started, NOTIFY_SOCKET=systemd.path, WATCHDOG_USEC="100000")
+    with told(tmp_path, one_url, "-w", "2") as unit:
         assert "STATUS=2 workers" in systemd.hears("READY=1")
         assert unit.log.count("serves") == 2
         systemd.hears("WATCHDOG=1")

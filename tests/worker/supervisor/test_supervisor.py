@@ -90,6 +90,36 @@ def test_the_exit_code_that_a_job_chooses_says_nothing(
         assert unit.wait() == 0
 
 
+def test_a_job_of_the_first_claim_that_blocks_the_event_loop_has_the_time_of_any_other(
+    tmp_path: Path, one_url: str, queue: Queue
+) -> None:
+    """And not the time that resources have to open."""
+    queue.enqueue("shop:block_loop", on_crash="fail")
+    with started(tmp_path, one_url, "-q", "work", "-w", "1", limits={"STUCK": 2.0}) as unit:
+        unit.logged(r"worker \d+ has not responded for \d+ s, and is killed")
+        unit.logged(r"died \(SIGKILL\)")
+        unit.open_gate()
+        unit.logged(SERVES, 2)
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
+def test_a_worker_whose_resource_does_not_open_is_killed(tmp_path: Path, one_url: str) -> None:
+    (tmp_path / "model.py").write_text(
+        "import pathlib, time\nimport bide\n\n"
+        "@bide.resource\ndef weights():\n"
+        "    while not pathlib.Path('gate').exists():\n        time.sleep(0.01)\n    yield\n"
+    )
+    with started(tmp_path, one_url, "model", "-w", "1", limits={"OPENING": 1.0}) as unit:
+        unit.logged(r"worker \d+ took more than 1 s to open its resources, and is killed")
+        unit.logged(r"died \(SIGKILL\)")
+        assert "serves" not in unit.log
+        unit.open_gate()
+        unit.logged(SERVES)
+        unit.signal(signal.SIGTERM)
+        assert unit.wait() == 0
+
+
 @pytest.mark.parametrize("how", ["stop", "exit"])
 def test_what_a_job_left_on_the_event_loop_does_not_end_it(
     tmp_path: Path, one_url: str, queue: Queue, how: str

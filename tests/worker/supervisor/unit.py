@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -38,6 +38,10 @@ def leave(code):
 
 def block(seconds):
     time.sleep(seconds)
+
+async def block_loop():
+    while not pathlib.Path("gate").exists():
+        time.sleep(0.01)
 
 async def leave_behind(how):
     async def behind():
@@ -108,14 +112,23 @@ class Unit:
 
 
 @contextmanager
-def started(home: Path, url: str, *args: str, **env: str) -> Iterator[Unit]:
-    """`bide worker shop` with arguments; ended by force if the test leaves it."""
+def started(
+    home: Path, url: str, *args: str, limits: Mapping[str, float] | None = None, **env: str
+) -> Iterator[Unit]:
+    """`bide worker shop` with arguments; ended by force if the test leaves it.
+
+    Some constants of the supervisor may have other values (`limits`), by their names.
+    """
+    program: Sequence[str | Path] = [Path(sys.executable).with_name("bide")]
+    if limits:
+        scaled = f"import bide.worker.supervisor as s; vars(s).update({dict(limits)!r})"
+        program = [sys.executable, "-c", f"{scaled}; from bide.cli import main; main()"]
     mark = next(tempfile._get_candidate_names())  # type: ignore[attr-defined]
     log = home / f"log-{mark}"
     (home / "shop.py").write_text(TASKS)
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [Path(sys.executable).with_name("bide"), "worker", "shop", *args],
+            [*program, "worker", "shop", *args],
             cwd=home,
             env=environment(url, BIDE_TEST_MARK=mark, **env),
             stderr=stderr,
