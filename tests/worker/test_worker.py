@@ -16,10 +16,13 @@ from typing import Any, cast
 import pytest
 import redis
 
+import bide.worker.worker
 from bide import JobNotFound, Queue, Retry, State, TaskNotFound, UsageError, Worker
+from bide.contrib.outbox.sending import relay_in_thread
 from bide.worker.loop import WorkerLoop
 from tests.support import jobs
 from tests.support.cpu_waits import Witness
+from tests.support.eventually import PATIENCE
 from tests.support.workers import Later, eventually
 
 MODULE = "tests.support.jobs"
@@ -517,3 +520,40 @@ def test_one_object_does_not_run_twice_at_the_same_time(queue: Queue) -> None:
     worker.stop()
     assert running.result() == 0
     assert worker.run(burst=True) == 0
+
+
+def test_an_error_of_the_task_beside_a_worker_is_logged(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def beside() -> None:
+        raise ValueError("cannot listen on port 80")
+
+    queue.enqueue(jobs.add, 1)
+    assert worker(queue).run(burst=True, beside=beside) == 1
+    (record,) = [one for one in caplog.records if "beside the worker" in one.getMessage()]
+    assert record.levelname == "ERROR"
+    assert "cannot listen on port 80" in str(record.exc_info)
+
+
+def test_a_relay_whose_database_hangs_does_not_keep_a_worker_from_ending(
+    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bide.worker.worker, "LEAVING", 0.05)
+    asked, answers, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def query() -> int:
+        asked.set()
+        answers.wait()
+        return 0
+
+    async def beside() -> None:
+        await relay_in_thread(query, stop)
+
+    run = Later(lambda: worker(queue).run(burst=True, beside=beside))
+    try:
+        assert run.result() == 0
+        assert asked.wait(PATIENCE)
+        assert stop.is_set()
+        assert "the task beside the worker did not end within 0.05 s" in caplog.text
+    finally:
+        answers.set()

@@ -111,6 +111,9 @@ LEASE: Final = 10.0
 GRACE: Final = 30.0
 """Seconds that running jobs get to finish after the first signal."""
 
+LEAVING: Final = 5.0
+"""Seconds that the task beside the worker gets to end after the worker; then it is abandoned."""
+
 _SHORTEST_LEASE_US: Final = 300_000
 
 
@@ -133,6 +136,15 @@ def checked_queues(queues: Any) -> list[Queue | AsyncQueue | str]:
         if not isinstance(queue, str | Queue | AsyncQueue):
             raise UsageError(f"A worker serves queues of jobs, or their names, not {queue!r}.")
     return listed
+
+
+def _log_error(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error(
+            "The task beside the worker has failed, for example the relay of its outbox; the "
+            "worker continues without it",
+            exc_info=error,
+        )
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -316,7 +328,9 @@ class Worker:
 
         Args:
             burst: whether to end when nothing is due.
-            beside: a coroutine function that runs in the worker's event loop at the same time.
+            beside: a coroutine function that runs in the worker's event loop at the same time. If
+                it raises an exception, the worker logs it and continues. When the worker stops, it
+                is cancelled, and has 5 s to end.
 
         Returns:
             How many jobs this worker executed.
@@ -348,11 +362,13 @@ class Worker:
         if beside is None:
             return await self.arun(burst)
         task = asyncio.create_task(beside())
+        task.add_done_callback(_log_error)
         try:
             return await self.arun(burst)
         finally:
             task.cancel()
-            await asyncio.wait([task])
+            if (await asyncio.wait([task], timeout=LEAVING))[1]:
+                log.warning("the task beside the worker did not end within %g s", LEAVING)
 
     async def arun(self, burst: bool = False) -> int:
         """Do what `run` does, in the running event loop.

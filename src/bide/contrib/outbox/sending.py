@@ -526,12 +526,18 @@ def wait_for_notify(driver: Any, seconds: float, pause: Callable[[float], bool])
 
 
 async def relay_in_thread(call: Callable[[], int], stop: threading.Event) -> int:
-    """Run a relay that blocks beside the running event loop; a cancellation stops it."""
-    with ThreadPoolExecutor(1, "bide-outbox") as pool:
-        thread = asyncio.get_running_loop().run_in_executor(pool, call)
-        try:
-            return await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            stop.set()
-            await asyncio.wait([thread])
-            raise
+    """Run a relay that blocks beside the running event loop; a cancellation stops it.
+
+    A second cancellation leaves its thread behind: the database may hang.
+    """
+    pool = ThreadPoolExecutor(1, "bide-outbox")
+    thread = asyncio.get_running_loop().run_in_executor(pool, call)
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([thread])
+        raise
+    finally:
+        pool.shutdown(wait=thread.done())
+        thread.cancel()  # a thread that was left behind reports to no closed event loop
