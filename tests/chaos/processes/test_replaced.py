@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from bide import State
+from bide import Queue, State
 from bide.worker.executors.processes import LOOK_EVERY
 from bide.worker.processes import ipc, pool
 from tests.chaos.processes import hostile
 from tests.chaos.processes.test_killed import children, pool_of
-from tests.support.process_bench import PROCESS, ProcessBench
+from tests.support.process_bench import PROCESS, ProcessBench, forked_by
+from tests.support.worker_pool import JOBS, WorkerPool
 from tests.support.workers import eventually
 
 pytestmark = pytest.mark.slow
@@ -92,6 +95,29 @@ def test_a_fork_server_that_cannot_be_told_what_it_needs_is_tried_again(
         os.kill(pool_of(worker)._fork_server.pid, signal.SIGKILL)
         eventually(lambda: len(tries) > 2)
         assert bench.queue.enqueue(hostile.ran).wait(60) == "ran"
+
+
+def test_a_worker_that_cannot_fork_leaves_jobs_to_others(
+    one_url: str, worker_pool: WorkerPool
+) -> None:
+    """The child that has handed its place over is not counted on, though no other comes."""
+    forks = worker_pool.worker(one_url, "-q", "mail", "-x", "fork", "-c", "1")
+    forks.says(" serves ")
+    (fork_server,) = forked_by(forks.pid)
+    files = resource.RLIMIT_NOFILE
+    before = resource.prlimit(fork_server, files, (0, resource.getrlimit(files)[1]))
+    worker_pool.open_gate("gate")
+    with closing(Queue("mail", url=one_url)) as queue:
+        queue.enqueue(f"{JOBS}:held_in_thread", "gate").wait(60)
+        forks.says("no process can be started")
+        other = worker_pool.worker(one_url, "-q", "mail", "-x", "thread", "-c", "1")
+        other.says(" serves ")
+        for job in [queue.enqueue(f"{JOBS}:held_in_thread", "gate") for _ in range(4)]:
+            job.wait(20)
+        assert [line.pid for line in worker_pool.ledger.lines("done")][1:] == [other.pid] * 4
+        other.freeze()
+        resource.prlimit(fork_server, files, before)
+        queue.enqueue(f"{JOBS}:held_in_thread", "gate").wait(60)
 
 
 @PROCESS

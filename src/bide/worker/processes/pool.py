@@ -494,6 +494,7 @@ class ProcessPool:
             self._fork_server_exited(TaskNotFound(event.why))
         else:
             self._on_init_failed(BideError(event.why))
+            self._vacate(self.slots[event.slot])  # its child has handed it over, and ends
             self._spawn_later(self.slots[event.slot])
 
     def _on_exited(self, slot: Slot, died: Exited, deaths: int = 1) -> None:
@@ -502,11 +503,14 @@ class ProcessPool:
             self._on_init_failed(BideError(f"A child cannot start. {describe_exit(died)}"))
         if slot.row.job or slot.age > LONGEST_PAUSE:
             slot.failures = 0
+        self._vacate(slot)
+        self._handle_exit(slot, died, deaths)
+        self._spawn_later(slot)
+
+    def _vacate(self, slot: Slot) -> None:
         slot.on_exited()
         if not any(slot.pid for slot in self.slots):
             self._empty.set()
-        self._handle_exit(slot, died, deaths)
-        self._spawn_later(slot)
 
     def _spawn_later(self, slot: Slot) -> None:
         """Start another child: immediately if the last one ran a job, otherwise after a pause."""
