@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -434,6 +436,27 @@ def test_it_does_not_begin_within_an_event_loop_and_says_what_does(one_url: str)
     refusal, worked = ended.stdout.splitlines()
     assert "call `await worker.arun()`" in refusal
     assert worked == "0"
+
+
+def test_in_an_event_loop_of_the_programs_signals_are_the_programs(one_url: str) -> None:
+    """A web server, for instance, would not end any more."""
+
+    async def main() -> bool:
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+        worker = Worker("q", url=one_url)
+        running = asyncio.create_task(worker.arun())
+        while not worker.polled:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(20):
+            await told.wait()
+        goes_on = not worker._stops
+        worker.stop()
+        assert await running == 0
+        return goes_on
+
+    assert asyncio.run(main())
 
 
 def test_a_queue_that_is_named_twice_is_served_once(one_url: str) -> None:

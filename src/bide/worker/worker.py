@@ -360,18 +360,24 @@ class Worker:
 
     async def _run_beside(self, burst: bool, beside: Beside | None) -> int:
         if beside is None:
-            return await self.arun(burst)
+            return await self._run_heeding_signals(burst)
         task = asyncio.create_task(beside())
         task.add_done_callback(_log_error)
         try:
-            return await self.arun(burst)
+            return await self._run_heeding_signals(burst)
         finally:
             task.cancel()
             if (await asyncio.wait([task], timeout=LEAVING))[1]:
                 log.warning("the task beside the worker did not end within %g s", LEAVING)
 
+    async def _run_heeding_signals(self, burst: bool) -> int:
+        with lifespan.heard(self._signalled):
+            return await self.arun(burst)
+
     async def arun(self, burst: bool = False) -> int:
-        """Do what `run` does, in the running event loop.
+        """Do what `run` does, in the running event loop, until `stop` is called.
+
+        Signals remain with your program. Call `stop` when it ends, and await the end of the worker.
 
         Args:
             burst: whether to end when nothing is due.
@@ -397,7 +403,7 @@ class Worker:
         if self._named_in != os.getpid():
             self.name = self._unique_name()
         self._named_in = 0
-        self.replaceable = self._signalled_to = False
+        self.replaceable = False
         self._loop = self._executor = self._heartbeat = None
         self._event_loop = asyncio.get_running_loop()
         logs.hold()  # imported modules may have changed the logging setup
@@ -409,13 +415,13 @@ class Worker:
             waits=not burst,
         )
         try:
-            with lifespan.heard(self._signalled):
-                if not await self._unless_stopped(startup):
-                    return 0
-                await warn(client, self._global_keys, self._modules, self.queues, self.others)
-                return await self._run(client, burst)
+            if not await self._unless_stopped(startup):
+                return 0
+            await warn(client, self._global_keys, self._modules, self.queues, self.others)
+            return await self._run(client, burst)
         finally:
             self._stops = 0
+            self._signalled_to = False
             await client.close()
 
     async def _run(self, client: aio.AsyncClient, burst: bool) -> int:
