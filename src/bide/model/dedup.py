@@ -10,6 +10,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final, Literal, get_args
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ import msgspec
 
 from bide.errors import UsageError
 from bide.model.durations import Duration, describe, is_whole, to_us
+from bide.model.payload.serializers import Codec, pack, simplify
 
 Key = str | int | Callable[..., str | int] | None
 """A key; a function that makes it from the job's arguments; None for the policy's default."""
@@ -240,11 +242,11 @@ def write_dedup(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     names: Sequence[str],
-    pack: Callable[[Any], bytes],
+    codec: Codec,
 ) -> str:
     """Encode a key and a policy as words of a job's constraints; empty without a policy.
 
-    `names` are the task's positional parameters, as far as they are known. `pack` encodes
+    `names` are the task's positional parameters, as far as they are known. `codec` encodes
     arguments, for the default key. Keys of different tasks never collide.
     """
     policy = check_dedup(policy)
@@ -260,7 +262,7 @@ def write_dedup(
     elif policy.key is not None:
         key = _checked(policy.key)
     else:
-        key = _digest(args, kwargs, names, pack) if isinstance(policy, Unique) else ""
+        key = _digest(args, kwargs, names, codec) if isinstance(policy, Unique) else ""
     text = quote(f"{task}:{key}", safe=_PLAIN)
     if len(text) > _LONGEST_QUOTED:
         text = text[:60] + hashlib.sha256(text.encode()).hexdigest()
@@ -338,12 +340,24 @@ def _digest(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     names: Sequence[str],
-    pack: Callable[[Any], bytes],
+    codec: Codec,
 ) -> str:
-    """Hash arguments: equal for equal arguments, given by position or by name."""
+    """Hash arguments: equal for equal arguments, given by position or by name.
+
+    Pickles of equal arguments may differ.
+    """
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    call = (list(args[len(names) :]), sorted(given.items()))
-    data = pack(call)
+    call: Any = (list(args[len(names) :]), sorted(given.items()))
+    if codec != "pickle":
+        with suppress(Exception):  # a set of several types, or an error that pack() raises too
+            call = msgspec.to_builtins(
+                call,
+                builtin_types=(bytes, bytearray, memoryview, datetime),
+                str_keys=True,
+                enc_hook=simplify,
+                order="sorted",
+            )
+    data = pack(call, codec)
     with suppress(msgspec.MsgspecError):  # arguments that are not JSON stay packed
         data = msgspec.json.encode(msgspec.json.decode(data), order="sorted")
     return hashlib.sha256(data).hexdigest()[:24]

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import repeat
 from operator import is_not, itemgetter
 from types import MethodType
@@ -50,7 +49,7 @@ from bide.model.options import (
     not_here,
 )
 from bide.model.payload.body import Body, is_item
-from bide.model.payload.serializers import CODECS, Codec, pack
+from bide.model.payload.serializers import CODECS, Codec
 from bide.model.payload.signing import VARIABLE, Kind, Seal
 from bide.protocol.commands import Command
 from bide.protocol.commands import enqueue as enqueue_commands
@@ -310,7 +309,7 @@ class QueueCore(Generic[C]):
             unique = options.get("unique")
             dedup = write_dedup(
                 defaults.get("unique") if unique is None else unique,
-                *(name, body.args, body.kwargs, names, partial(pack, codec=self.serializer)),
+                *(name, body.args, body.kwargs, names, self.serializer),
             )
             constraints = constraints_of(options, defaults, parents, dedup)
         return enqueue_commands.prepare(
