@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -304,6 +305,12 @@ async def told_async(job: CurrentJob, value: Any) -> None:
 
 async def told_slowly(job: CurrentJob, value: Any) -> None:
     await asyncio.sleep(0.2)
+    note("told", job.id)
+
+
+async def told_after_the_time_out(job: CurrentJob, value: Any) -> None:
+    deadline = job._run.deadline  # type: ignore[attr-defined]
+    await asyncio.sleep(deadline + 0.1 - time.monotonic())
     note("told", job.id)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import Any
 
 import pytest
 
-from bide import Queue, Retry, State
+from bide import FailedAttempt, Middleware, Queue, Retry, State
 from tests.support import jobs, surface
 from tests.support.workers import at_work, burst, eventually
 
@@ -118,7 +119,24 @@ def test_a_job_that_was_cancelled_tells_nobody(queue: Queue) -> None:
     assert jobs.seen == ["begun"]
 
 
-def test_a_callback_that_takes_too_long_is_ended_and_the_outcome_stands(queue: Queue) -> None:
+@pytest.mark.parametrize("task", [jobs.fail, jobs.fail_async])
+def test_a_callback_may_end_after_the_time_out_of_its_job(queue: Queue, task: Any) -> None:
+    for timeout in TIMEOUTS:
+        jobs.seen.clear()
+        job = queue.enqueue(task, "no", timeout=timeout, on_failure=surface.told_after_the_time_out)
+        burst(queue)
+        assert jobs.seen[1:] == [("told", job.id)]
+        error = job.refresh().error
+        assert error is not None
+        if error.type == "ValueError":
+            return
+    pytest.fail("the time was always over before the callback started")
+
+
+def test_a_callback_that_takes_too_long_is_ended_and_the_outcome_stands(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bide.worker.executors.local.GRACE", 0.3)
     for timeout in TIMEOUTS:
         jobs.seen.clear()
         job = queue.enqueue(jobs.add_async, 2, 3, timeout=timeout, on_success=surface.told_forever)
@@ -127,6 +145,23 @@ def test_a_callback_that_takes_too_long_is_ended_and_the_outcome_stands(queue: Q
             break
     assert jobs.seen[1:] == ["told"]
     assert job.refresh().result == 5
+    assert "took too long" in caplog.text
+    assert "slots held" not in caplog.text
+
+
+def test_after_a_hook_that_takes_too_long_the_others_are_called(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Slow(Middleware):
+        async def failed(self, failure: FailedAttempt) -> None:
+            await surface.told_forever(failure.job, failure.error)
+
+    monkeypatch.setattr(importlib.import_module("bide.tasks.middleware"), "in_use", [Slow()])
+    monkeypatch.setattr("bide.worker.executors.local.GRACE", 0.3)
+    job = queue.enqueue(jobs.fail_async, "no", timeout=1, on_failure=surface.told)
+    burst(queue)
+    assert jobs.seen[-2:] == ["told", told(job, "no")]
+    assert "Slow.failed took too long" in caplog.text
 
 
 def test_also_one_that_is_told_of_a_time_out(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,9 @@ quick jobs."""
 FEW: Final = 128
 """The same limit for a worker with few slots, where a slow job delays the jobs behind it more."""
 
+_MARGIN: Final = 0.1
+"""Seconds in which hooks that were cancelled at the end of their grace may end."""
+
 _SNOOZED: Final = Ended("snooze", due="+1000000")
 """Ends a job that could not be started because the system lacks something."""
 
@@ -322,21 +325,31 @@ class LocalExecutor(Executor):
         self._collect_ended()  # a blocked event loop may not know yet that the job ended in time
         if run.ended:
             return
+        if run.decided is not None:  # it ended in time, and hooks or a callback run
+            self._loop.call_later(GRACE + _MARGIN, self._give_up, run)
+            return
         run.timed_out = True
         if run.task is not None:
             run.task.cancel()
             # A task cancelled before its first step (as uvloop does) never runs `_run_async`.
             run.task.add_done_callback(lambda _: self._end_unrun(run, outcomes.overrun(run)))
-            self._loop.call_later(GRACE, self._give_up, run, run.task)
+            self._loop.call_later(GRACE, self._give_up, run)
         else:
             self._end_stuck(run)  # a thread cannot be stopped: its slot is free when it returns
 
-    def _give_up(self, run: RunningJob, task: asyncio.Task[None]) -> None:
-        """End the job of a coroutine that ignores its cancellation; its slot stays in use."""
-        if task.done():
-            return
-        task.add_done_callback(lambda _: self._free_stuck_slot())
-        self._end_stuck(run)
+    def _give_up(self, run: RunningJob) -> None:
+        """End a job whose coroutine ignores its cancellation, or whose hooks do not end.
+
+        Its slot stays in use.
+        """
+        self._collect_ended()
+        if run.task is None:
+            if not run.ended:
+                run.timed_out = True
+                self._end_stuck(run)
+        elif not run.task.done():
+            run.task.add_done_callback(lambda _: self._free_stuck_slot())
+            self._end_stuck(run)
 
     def _end_stuck(self, run: RunningJob) -> None:
         """End a job past its time-out whose function still runs, and so holds a slot."""
