@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import aclosing, closing
 from typing import Any
 
 import pytest
 import redis
 
+import bide.client.aio
 import bide.client.blocking
-from bide.client import blocking
+from bide import AsyncDelayQueue
+from bide.client import aio, blocking
 from bide.client.blocking import SHORT, SLEPT, Connections
 from bide.client.execute import Call
+from bide.errors import ServerUnavailable
+from bide.protocol.commands import jobs as job_commands
+from bide.protocol.keys import keys_of
+from tests.support.eventually import PATIENCE, eventually
 
 QUICK = ("PING",)
 SLOW = ("BLPOP", "nothing", 0.01)
@@ -54,6 +61,84 @@ def test_a_child_does_not_read_what_its_parent_has_asked(connections: Connection
         next(posted)
     assert round_trip(connections, [SLOW]) == [None]
     assert connection not in connections._idle
+
+
+def test_nor_after_calls_of_its_own(connections: Connections) -> None:
+    posted = connections.exchange([QUICK], pauses=True)
+    connection = next(posted)
+    connections._begin()  # as the first call of a forked child does
+    assert round_trip(connections, [QUICK]) == [b"PONG"]
+    with pytest.raises(redis.ConnectionError):
+        next(posted)
+    assert connection not in connections._idle
+
+
+def test_after_one_has_broken_a_call_meets_no_other_that_has(one_url: str) -> None:
+    """A restart of the server, or of a router, breaks all that are idle."""
+    with (
+        closing(blocking.Client(one_url, retry_for=0)) as client,
+        redis.Redis.from_url(one_url) as direct,
+    ):
+        connections = client._to(client.url)
+        posted = [connections.exchange([QUICK], pauses=True) for _ in range(3)]
+        for one in posted:
+            next(one)
+        for one in posted:
+            next(one)
+        assert len(connections._idle) == 3
+        kill_all(direct)
+        command = job_commands.counts(keys_of("mail"))
+        with pytest.raises(ServerUnavailable):
+            client.run(command)
+        assert client.run(command).waiting == 0
+
+
+@pytest.mark.anyio
+async def test_nor_does_an_awaited_call(one_url: str) -> None:
+    client = aio.AsyncClient(one_url, retry_for=0)
+    command = job_commands.counts(keys_of("mail"))
+    await asyncio.gather(*(client.run(command) for _ in range(3)))
+    with redis.Redis.from_url(one_url) as direct:
+        kill_all(direct)
+    with pytest.raises(ServerUnavailable):
+        await client.run(command)
+    assert (await client.run(command)).waiting == 0
+    await client.close()
+
+
+def kill_all(direct: redis.Redis) -> None:
+    """End all connections but this one."""
+    direct.client_kill_filter(_type="normal", skipme=True)
+
+
+@pytest.mark.anyio
+async def test_who_waits_for_a_wake_up_message_is_in_nobodys_way(
+    one_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many consumers of a delay queue wait, each keeps a blocking call in flight."""
+    monkeypatch.setattr(bide.client.aio, "CONNECTIONS", 2)
+    monkeypatch.setattr(bide.client.aio, "WAKE_WAIT", 3600)
+    queue = AsyncDelayQueue("data", url=one_url)
+
+    async def consume() -> Any:
+        each: Any = queue.each()
+        async with aclosing(each) as items:
+            item = await anext(items)
+            await item.ack()
+            return item.data
+
+    consumers = [asyncio.create_task(consume()) for _ in range(4)]
+    with redis.Redis.from_url(one_url) as direct:
+
+        def all_wait() -> bool:
+            clients: Any = direct.info("clients")
+            return bool(clients["blocked_clients"] == 4)
+
+        await asyncio.to_thread(eventually, all_wait)
+    for number in range(4):
+        await asyncio.wait_for(queue.push(number), PATIENCE)
+    assert sorted(await asyncio.gather(*consumers)) == [0, 1, 2, 3]
+    await queue.close()
 
 
 # -- watching

@@ -71,7 +71,7 @@ def mixed(queue: Queue) -> dict[str, str]:
         "marked": queue.enqueue(jobs.add, 1, delay=LATER, meta={"user": 7, "is_new": True}),
         "far": queue.enqueue(jobs.add, 2, b=1, delay="30d"),
         "echo": queue.enqueue(jobs.echo, text="1", delay=LATER),
-        "failed": queue.enqueue(jobs.fail, "no order 7"),
+        "failed": queue.enqueue(jobs.fail, "no order 7 [Errno 111]"),
     }
     burst(queue)
     return {job.id: name for name, job in made.items()}
@@ -102,6 +102,7 @@ NOW = datetime.now(UTC)
         ({"error": "order 7"}, "failed"),
         ({"error": "ValueError: no*"}, "failed"),
         ({"error": "order 8"}, ""),
+        ({"error": "[Errno 111]"}, "failed"),
         ({"due_before": "2h", "state": "delayed"}, "plain grouped marked echo"),
         ({"due_before": NOW + timedelta(hours=2), "state": "delayed"}, "plain grouped marked echo"),
         ({"older_than": "1d"}, ""),
@@ -113,6 +114,20 @@ def test_each_condition(
     queue: Queue, mixed: dict[str, str], conditions: dict[str, Any], expected: str
 ) -> None:
     assert {mixed[id] for id in ids(queue, **conditions)} == set(expected.split())
+
+
+def test_a_time_until_a_job_is_due_is_read_from_the_servers_clock(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AnHourFast(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=1)
+
+    queue.enqueue(jobs.add, 1, delay="30m")
+    monkeypatch.setattr("bide.queue.select.datetime", AnHourFast)
+    assert queue.where(due_before="10m").count() == 0
+    assert queue.where(due_before="40m").count() == 1
 
 
 def test_values_are_compared_as_they_are_stored(url: str) -> None:

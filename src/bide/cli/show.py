@@ -60,7 +60,7 @@ from bide.queue.select import (
     FoundJob,
     Mask,
     anywhere,
-    before_us,
+    due_bounds,
     masked_error,
     read_pairs,
     unmasked,
@@ -133,6 +133,7 @@ def filter_options(function: Callable[..., Any]) -> Any:
     ) -> Any:
         if any(not pair[:1].isdecimal() for pair in args):
             import_configured("positional arguments have no names here")
+        due_before_us, due_within_us = _read_due_before(due_before)
         wanted = Filter(
             states=in_order(states),
             task=task,
@@ -141,9 +142,10 @@ def filter_options(function: Callable[..., Any]) -> Any:
             meta=read_pairs("--meta", meta),
             error=None if error is None else anywhere(error),
             older_us=None if older_than is None else to_us(older_than, "--older-than"),
-            due_before_us=None if due_before is None else _read_before(due_before),
             since_us=None if since is None else at_to_us(read_moment(since, "--since")),
             until_us=None if until is None else at_to_us(read_moment(until, "--until")),
+            due_before_us=due_before_us,
+            due_within_us=due_within_us,
         )
         return function(wanted=wanted, **options)
 
@@ -155,11 +157,11 @@ def in_order(states: Sequence[str]) -> tuple[State, ...]:
     return tuple(state for state in ORDER if state in states)
 
 
-def _read_before(text: str) -> int:
+def _read_due_before(text: str | None) -> tuple[int | None, int | None]:
     try:
-        return before_us(text, "--due-before")
+        return due_bounds(text, "--due-before")
     except UsageError:
-        return at_to_us(read_moment(text, "--due-before"))
+        return due_bounds(read_moment(text or "", "--due-before"))
 
 
 def scan(site: Site, queues: Sequence[str], wanted: Filter, tick: Callable[[int], None]) -> Scan:

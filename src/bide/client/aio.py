@@ -246,7 +246,7 @@ class AsyncClient(ClientCore):
         is in C, and a broken connection is noticed when it is used.
         """
         opened = self._open.current
-        async with opened.slots:
+        async with contextlib.nullcontext() if block else opened.slots:
             if is_late(until):  # it may have waited long for a free connection
                 return DeadlineExceeded()
             idle = opened.idle.setdefault(request.node, [])
@@ -257,7 +257,7 @@ class AsyncClient(ClientCore):
             answer = await self._talk(opened, connection, request, self._reply_timeout + block)
             if not request.is_question:
                 self.answers = not isinstance(answer, Exception)
-            if isinstance(answer, redis.ConnectionError) and request.node != self.url:
+            if isinstance(answer, redis.ConnectionError | redis.TimeoutError):
                 # The node may never come back, and its idle connections would stay open.
                 for other in opened.idle.pop(request.node, ()):
                     await other.disconnect(nowait=True)

@@ -117,7 +117,7 @@ class Connections:
             connection.send_packed_command([packed], check_health=False)
             if pauses:
                 yield connection
-                if os.getpid() != self._pid or connection not in busy:
+                if os.getpid() != self._pid or busy is not self._busy or connection not in busy:
                     raise redis.ConnectionError("the connection broke, or is the parent's")
             elif len(packed) <= SHORT and len(busy) == 1:
                 opened: Any = connection._sock
@@ -347,7 +347,7 @@ class Client(ClientCore):
         if not request.is_question:
             self.answers = False
         connections = self._connections.get(request.node)
-        if connections and request.node != self.url and not isinstance(error, redis.TimeoutError):
+        if connections:
             # The node may never come back, and its idle connections would stay open.
             connections.close()
         return error

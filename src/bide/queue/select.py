@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import Any, Final, NamedTuple
@@ -221,6 +221,8 @@ class Filter:
     older_us: int | None = None
     """The minimum time since that moment, by the server's clock."""
     due_before_us: int | None = None
+    due_within_us: int | None = None
+    """The maximum time until it is due, by the server's clock."""
 
     def within(self, states: tuple[State, ...]) -> Filter:
         """Return the same filter for jobs in these states."""
@@ -252,14 +254,20 @@ class Filter:
             return False
         if self.due_before_us is not None and snapshot.due_us >= self.due_before_us:
             return False
+        due_in_us = snapshot.due_us - snapshot.now_us
+        if self.due_within_us is not None and due_in_us >= self.due_within_us:
+            return False
         if (self.args or self.meta) and not self._fits_payload(snapshot, mask):
             return False
         return not self.text or self.text.lower() in searched(snapshot, mask).lower()
 
     def _fits_error(self, error: ErrorInfo | None) -> bool:
-        """Whether an error matches the pattern and the kind."""
-        if self.error is not None and not (error and fnmatchcase(error_line(error), self.error)):
-            return False
+        """Whether an error contains the text, or matches the pattern, and is of the kind."""
+        if self.error is not None:
+            line = error_line(error) if error else ""
+            # As text too: many errors of Python have brackets, which no one means as wildcards.
+            if not line or not (self.error in line or fnmatchcase(line, self.error)):
+                return False
         return not self.kind or kind_of(error) == self.kind
 
     def _fits_payload(self, snapshot: Snapshot, mask: Mask) -> bool:
@@ -378,6 +386,7 @@ def make_filter(
     since_us = None if since is None else at_to_us(since, "since")
     until_us = None if until is None else at_to_us(until, "until")
     check_range(since_us, until_us, "since", "until")
+    due_before_us, due_within_us = due_bounds(due_before)
     return Filter(
         states=in_turn(states),
         task=task if task is None or isinstance(task, str) else escape(task_name(task)),
@@ -386,9 +395,10 @@ def make_filter(
         meta={} if meta is None else as_stored(meta, "meta"),
         error=None if error is None else anywhere(checked_text(error, "error")),
         older_us=None if older_than is None else to_us(older_than, "older_than"),
-        due_before_us=None if due_before is None else before_us(due_before),
         since_us=since_us,
         until_us=until_us,
+        due_before_us=due_before_us,
+        due_within_us=due_within_us,
     )
 
 
@@ -405,11 +415,13 @@ def checked_text(text: Any, what: str) -> str:
     return text
 
 
-def before_us(when: Duration | datetime, name: str = "due_before") -> int:
-    """Convert a moment, or a duration from now, to microseconds since 1970."""
-    if isinstance(when, datetime):
-        return at_to_us(when, name)
-    return at_to_us(datetime.now(UTC)) + to_us(when, name)
+def due_bounds(
+    when: Duration | datetime | None, name: str = "due_before"
+) -> tuple[int | None, int | None]:
+    """Return the bounds of a filter for due times: a moment, and a duration from now."""
+    if when is None or isinstance(when, datetime):
+        return (None if when is None else at_to_us(when, name)), None
+    return None, to_us(when, name)
 
 
 def pattern_of(text: str) -> str | None:
