@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -250,6 +251,31 @@ def test_a_worker_can_work_again(queue: Queue) -> None:
         job = queue.enqueue(jobs.add, 1)
         assert again.run(burst=True) == 1
         assert job.refresh().state is State.COMPLETED
+
+
+def test_a_stop_at_the_start_of_a_run_does_not_end_the_next(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grace = 0.3
+    again = worker(queue, grace=grace)
+
+    async def stopping(*args: Any) -> None:
+        again.stop()
+        await asyncio.sleep(0)
+
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("bide.worker.worker.warn", stopping)
+            assert await again.arun() == 0
+        running = asyncio.create_task(again.arun(burst=True))
+        await asyncio.to_thread(jobs.wait_seen, 1)
+        await asyncio.sleep(2 * grace)
+        jobs.gate.set()
+        assert await running == 1
+
+    job = queue.enqueue(jobs.wait_async)
+    asyncio.run(main())
+    assert job.refresh().state is State.COMPLETED
 
 
 def test_a_run_is_not_refused_for_claims_of_an_earlier_one_that_could_not_sign_off(

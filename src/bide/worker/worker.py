@@ -420,6 +420,8 @@ class Worker:
             await warn(client, self._global_keys, self._modules, self.queues, self.others)
             return await self._run(client, burst)
         finally:
+            if self._abort_at is not None:  # a stop at the start, or while closing, has set it
+                self._abort_at.cancel()
             self._stops = 0
             self._signalled_to = False
             await client.close()
