@@ -118,6 +118,29 @@ def test_what_was_drawn_and_not_added_is_told_and_can_be_enqueued_again(
     assert waiting(queue) == list(range(-1, 4 * BATCH))
 
 
+def test_an_iterator_that_raises_is_told_of_also_if_the_server_refuses_meanwhile(
+    raw: redis.Redis, queue: Queue
+) -> None:
+    """Whoever went on with it as after the server's error would lose what it did not give."""
+
+    def giving() -> Iterator[Prepared]:
+        yield from prepared(queue, BATCH)
+        raw.rename(keys, aside)
+        raw.set(keys, "of another type")
+        yield queue.prepare(jobs.add, (BATCH,))
+        raise LookupError("the table ends here")
+
+    keys, aside = queue.keys["jobs"], queue.keys["jobs"] + ":aside"
+    queue.enqueue(jobs.add, -1)
+    with pytest.raises(LookupError, match="ends here") as caught:
+        queue.enqueue_many(giving())
+    raw.rename(aside, keys)
+    refused = caught.value.__cause__
+    assert isinstance(refused, ServerRefused)
+    queue.enqueue_many(refused.left)
+    assert waiting(queue) == list(range(-1, BATCH + 1))
+
+
 def test_what_cannot_be_enqueued_ends_it_there(kind: str, url: str, queue: Queue) -> None:
     with pytest.raises(UsageError, match="not 'x'"):
         add(kind, url, iter([*prepared(queue, 3), "x", *prepared(queue, 1)]))

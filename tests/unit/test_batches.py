@@ -156,6 +156,43 @@ def test_who_was_rejected_is_told_of_when_all_others_are_in() -> None:
         next(found)
 
 
+def test_an_iterator_that_raised_while_a_batch_failed_is_told_of_first() -> None:
+    """It gives nothing more: whoever caught the batch's error would go on as if it had ended."""
+    own = LookupError("the table ends here")
+
+    def giving() -> Iterator[Prepared]:
+        yield from jobs(2 * BATCH + 5)
+        raise own
+
+    found = Batches(giving(), None)
+    with found.sending(next(found)):
+        raise DuplicateJob("one")
+    batch = next(found)
+    found.look_ahead()
+    full = ServerFull("It is full.")
+    with pytest.raises(LookupError) as caught, found.sending(batch):
+        raise full
+    assert caught.value is own
+    assert own.__notes__ == ["Added before, of what the iterator gave: 100."]
+    assert own.__cause__ is full
+    assert [*full.left] == jobs(2 * BATCH + 5)[BATCH:]
+    assert isinstance(full.__cause__, DuplicateJob)
+
+
+def test_a_rejection_is_the_cause_of_the_error_that_comes_later() -> None:
+    def giving() -> Iterator[Prepared]:
+        yield from jobs(BATCH)
+        raise LookupError("the table ends here")
+
+    for given in (giving(), iter(jobs(2 * BATCH))):
+        found = Batches(given, None)
+        with found.sending(next(found)):
+            raise DuplicateJob("one")
+        with pytest.raises((LookupError, ServerFull)) as caught, found.sending(next(found)):
+            raise ServerFull("It is full.")
+        assert isinstance(caught.value.__cause__, DuplicateJob)
+
+
 def test_an_error_that_is_false_is_an_error() -> None:
     class Empty(Exception):
         def __len__(self) -> int:

@@ -2,7 +2,8 @@
 
 So a program need not hold a million prepared jobs, and a batch can be prepared while the server
 adds the batch before. If the iterator raises, the jobs that it gave before are added. If the server
-refuses or the connection breaks, the error names the jobs that may be missing.
+refuses or the connection breaks, the error names the jobs that may be missing. If both happen, the
+iterator's error is raised.
 
 `bide.queue.threads` and `bide.queue.loops` send the batches.
 """
@@ -13,7 +14,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Any, Final, Self
+from itertools import pairwise
+from typing import Any, Final, NoReturn, Self
 
 from bide.errors import BideError, DuplicateJob, UsageError
 from bide.model.options import Durability, check_durability
@@ -75,27 +77,28 @@ class Batches:
         batch, self.ready = self.ready, ()
         if batch:
             return batch
-        if self._error is not None:
-            error, self._error = self._error, None
-            self._tell(error)
-            raise error
-        if self._rejected is not None:
-            raise self._rejected
-        raise StopIteration
+        error, self._error = self._error, None
+        self._tell(error)
+        _raise_first(error, self._rejected)
 
     @contextmanager
     def sending(self, batch: Sequence[Prepared]) -> Iterator[None]:
-        """Surround the sending of a batch; keep a rejection until all other jobs are added."""
+        """Surround the sending of a batch; keep a rejection until all other jobs are added.
+
+        If the iterator has raised meanwhile, its error is raised, from that of the batch: a caller
+        that continues with the iterator would miss the jobs that it did not give.
+        """
         try:
             yield
         except DuplicateJob as error:
             self._rejected = self._rejected or error
         except Exception as error:
             if self._rest is not None:
-                self._tell(error)
-                if isinstance(error, BideError):
-                    error.left = (*batch, *self.ready)
-            raise
+                for each in (error, self._error):
+                    self._tell(each)
+                    if isinstance(each, BideError):
+                        each.left = (*batch, *self.ready)
+            _raise_first(self._error, error, self._rejected)
         self._given += len(batch)
 
     def look_ahead(self) -> None:
@@ -128,8 +131,17 @@ class Batches:
             return jobs
         return [job._replace(durability=self._durability) for job in jobs]
 
-    def _tell(self, error: Exception) -> None:
-        error.add_note(f"Added before, of what the iterator gave: {self._given:,}.")
+    def _tell(self, error: Exception | None) -> None:
+        if error is not None:
+            error.add_note(f"Added before, of what the iterator gave: {self._given:,}.")
+
+
+def _raise_first(*errors: Exception | None) -> NoReturn:
+    """Raise the first error, caused by the next one and so on; `StopIteration` if all are None."""
+    raised = [error for error in errors if error is not None] or [StopIteration()]
+    for error, cause in pairwise(raised):
+        error.__cause__ = cause
+    raise raised[0]
 
 
 def _odd(what: object) -> UsageError:

@@ -273,7 +273,8 @@ class AsyncQueue(loops.AsyncQueueSide):
 
         Jobs of an iterator are added in batches of a hundred. If the iterator raises, the jobs that
         it gave before are added. If bide raises, the error's `left` holds the jobs that may or may
-        not have been added: enqueueing them again is safe.
+        not have been added: enqueueing them again is safe. If both raise, the iterator's
+        error is raised, and bide's error is its `__cause__`.
         """
         return await loops.add_batches(self, Batches(jobs, durability))
 

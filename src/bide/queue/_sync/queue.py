@@ -274,7 +274,8 @@ class Queue(threads.QueueSide):
         Jobs of an iterator are added in batches of a hundred; while the server adds a batch, the
         next batch is prepared and sent. If the iterator raises, the jobs that it gave before are
         added. If bide raises, the error's `left` holds the jobs that may or may not have been
-        added: enqueueing them again is safe.
+        added: enqueueing them again is safe. If both raise, the iterator's error is raised, and
+        bide's error is its `__cause__`.
         """
         return threads.add_batches(self, Batches(jobs, durability))
 
