@@ -113,6 +113,9 @@ def test_two_sets_of_one_name_are_two_sets(connection: redis.Redis) -> None:
     connection.zadd(KEY, {job.id: 1})
     assert burst(usual, other) == 0
     assert usual.delayed_jobs() == [first, job]
+    assert usual.reschedule(job, 0)
+    assert burst(usual, other) == 1
+    run(usual)
     with at_work(usual, other):
         soon = [queue.enqueue(jobs.add, 1, delay=0.02) for queue in (usual, other)]
         eventually(lambda: sorted(usual.job_ids) == sorted(job.id for job in soon))
