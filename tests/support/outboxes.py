@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import redis
@@ -29,6 +30,7 @@ from bide.contrib.outbox import sending
 from bide.contrib.outbox.sending import Sender, Sent, Written
 from bide.model.context import CurrentJob, within
 from bide.model.job import Claimed
+from bide.protocol.keys import PREFIX
 from bide.worker.relay import OutboxLike
 
 ROOT = Path(__file__).parents[2]
@@ -37,9 +39,9 @@ LEASE = "500ms"
 
 
 @contextmanager
-def run_of(id: str, token: int) -> Iterator[None]:
+def run_of(id: str, token: int, prefix: str = PREFIX) -> Iterator[None]:
     """As if this were a run of a job."""
-    mute: Any = None  # `once` reads no more than who the job is
+    mute: Any = SimpleNamespace(prefix=prefix)  # `once` reads no more than who the job is
     claimed = Claimed(id, b"", token, 1, 0, 0, 0)
     with within(CurrentJob("orders", "worker", "charge", claimed, mute)):
         yield

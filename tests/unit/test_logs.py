@@ -34,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("own_logging")
 class Deaf:
     unwanted = False
     max_attempts = 1
+    prefix = "bide"
     lateness = 0.0
 
     def add_note(self, kind: str, text: bytes) -> None: ...

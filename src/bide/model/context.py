@@ -31,6 +31,11 @@ class RunSide(Protocol):
         ...
 
     @property
+    def prefix(self) -> str:
+        """The prefix of the queue's keys."""
+        ...
+
+    @property
     def lateness(self) -> float:
         """Seconds from the due time to the first statement."""
         ...

@@ -166,6 +166,11 @@ class RunningJob(msgspec.Struct, eq=False, weakref=True):
         """Maximum number of attempts, by the retry policy."""
         return self.policy.retry.max + 1
 
+    @property
+    def prefix(self) -> str:
+        """The prefix of the queue's keys."""
+        return self.queue_state.seal.keys.prefix
+
     def arguments(self) -> Body:
         """Return the body with its arguments.
 

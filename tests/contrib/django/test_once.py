@@ -9,7 +9,7 @@ import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, connections
 from django.db.models import F
 
-from bide import UsageError, Worker, current_job
+from bide import Queue, UsageError, Worker, current_job
 from bide.contrib.django.outbox import Fenced
 from bide.contrib.django.outbox.models import Done
 from bide.contrib.django.outbox.writing import DjangoStore
@@ -49,6 +49,13 @@ def test_steps_of_one_job(shop: Shop) -> None:
                 with shop.outbox.once(step) as once:
                     assert once.first is (token == 10)
                 assert once.result is None
+
+
+def test_a_job_of_another_prefix_is_another_job(shop: Shop) -> None:
+    for order, prefix in enumerate(("bide", "acme")):
+        with run_of("a", 10, prefix):
+            assert charge(shop, order)[0]
+    assert [row.queue for row in shop.done()] == ["orders", "acme:{orders}"]
 
 
 def test_an_older_run_is_fenced(shop: Shop) -> None:
@@ -203,13 +210,14 @@ def test_an_error_of_the_database_leaves_no_row(shop: Shop) -> None:
 
 def test_old_rows_are_swept_unless_their_job_may_come_again(shop: Shop) -> None:
     for id in ("old", "pending", "new"):
-        with run_of(id, 1), shop.outbox.once():
+        with run_of(id, 1, "acme"), shop.outbox.once():
             pass
     old = Done.objects.using(shop.using).filter(job_id__in=["old", "pending"])
     old.update(done_us=F("done_us") - shop.outbox.keep_us - 1_000_000)
     shop.outbox.fast = False
     with shop.begin():
-        shop.outbox.enqueue(shop.queue.task(work).options(job_id="pending"), 1)
+        queue = Queue("orders", url=shop.url, prefix="acme")
+        shop.outbox.enqueue(queue.task(work).options(job_id="pending"), 1)
     sender: Any = None  # nothing is sent
     store = DjangoStore(shop.using, sender, shop.outbox.keep_us, threading.Event())
     assert store.sweep() == 1

@@ -17,8 +17,8 @@ from bide.contrib.outbox.sending import Sender, Sent, Written
 from bide.contrib.sqlalchemy import Fenced, tables
 from bide.embedded import Server
 from tests.contrib.sqlalchemy.conftest import Shop
-from tests.contrib.sqlalchemy.test_once import run_of
 from tests.support.order_tables import Order, engine_for
+from tests.support.outboxes import run_of
 
 JOBS = ("a", "b")
 VERBS = ("enqueue", "cancel", "promote", "reschedule")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,24 +11,14 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from bide import UsageError, Worker, current_job
+from bide import Queue, UsageError, Worker, current_job
 from bide.contrib.sqlalchemy import Fenced, Outbox
 from bide.contrib.sqlalchemy.tables import BlockingStore
 from bide.errors import PayloadError
-from bide.model.context import CurrentJob, within
-from bide.model.job import Claimed
 from tests.contrib.sqlalchemy.conftest import Shop
 from tests.support.eventually import eventually
 from tests.support.order_tables import Base, Order
-
-
-@contextmanager
-def run_of(id: str, token: int) -> Iterator[None]:
-    """As if this were a run of a job."""
-    mute: Any = None  # `once` reads no more than who the job is
-    claimed = Claimed(id, b"", token, 1, 0, 0, 0)
-    with within(CurrentJob("orders", "worker", "charge", claimed, mute)):
-        yield
+from tests.support.outboxes import run_of
 
 
 def charge(shop: Shop, order: int, amount: Any = "9.50") -> tuple[bool, Any]:
@@ -72,6 +60,27 @@ def test_steps_of_one_job(shop: Shop) -> None:
                 assert once.first is (token == 10)
             with shop.outbox.once(session, "mail") as once:
                 assert once.first is (token == 10)
+
+
+def test_a_job_of_another_prefix_is_another_job(shop: Shop) -> None:
+    prefixes = {
+        "bide": "orders",
+        "acme": "acme:{orders}",
+        "p" * 128: "0b360da3d7e3b774564c6ffffac9c53cb037db40bd6cdc22f84b71307b113bba",
+    }
+    for order, prefix in enumerate(prefixes, 1):
+        queue = Queue("orders", url=shop.url, prefix=prefix)
+
+        @queue.task(name="charge_of_prefix")
+        def charge_order(order: int) -> Any:
+            return charge(shop, order)
+
+        job = charge_order.options(job_id="a").enqueue(order)
+        Worker(queues=[queue]).run(burst=True)
+        job.refresh()
+        assert job.result == [True, {"charged": "9.50"}]
+    assert orders(shop) == [1, 2, 3]
+    assert {row.queue for row in done(shop)} == {*prefixes.values()}
 
 
 def test_an_older_run_is_fenced(shop: Shop) -> None:
@@ -236,7 +245,7 @@ def test_an_awaited_session(shop: Shop, database: str) -> None:
 
 def test_old_rows_are_swept_unless_their_job_may_come_again(shop: Shop) -> None:
     for id in ("old", "pending", "new"):
-        with run_of(id, 1), shop.begin() as session, shop.outbox.once(session):
+        with run_of(id, 1, "acme"), shop.begin() as session, shop.outbox.once(session):
             pass
     table = shop.outbox.tables.done
     with shop.engine.begin() as connection:
@@ -244,7 +253,8 @@ def test_old_rows_are_swept_unless_their_job_may_come_again(shop: Shop) -> None:
         connection.execute(old.values(done_us=table.c.done_us - 31 * 86_400 * 1_000_000))
     shop.outbox.fast = False
     with shop.begin() as session:
-        shop.outbox.enqueue(session, shop.queue.task(work).options(job_id="pending"), 1)
+        queue = Queue("orders", url=shop.url, prefix="acme")
+        shop.outbox.enqueue(session, queue.task(work).options(job_id="pending"), 1)
     store = BlockingStore(shop.outbox, shop.engine, shop.outbox._blocking, threading.Event().wait)
     assert store.sweep() == 1
     assert {row.job_id for row in done(shop)} == {"pending", "new"}

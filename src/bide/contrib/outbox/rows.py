@@ -21,9 +21,11 @@ from bide.errors import BideError, PayloadError, UsageError
 from bide.model.context import current_job
 from bide.model.dedup import Batch, in_batch
 from bide.model.durations import Duration
+from bide.model.ids import LONGEST
 from bide.model.options import Constraints, Durability, Options, has_dedup
 from bide.model.payload.serializers import pack, reason, unpack
 from bide.protocol.commands.enqueue import Prepared, given_when
+from bide.protocol.keys import PREFIX
 from bide.queue import AsyncQueue, Queue
 from bide.queue._async.delay import AsyncDelayQueue
 from bide.queue._sync.delay import DelayQueue
@@ -212,6 +214,14 @@ def _key_of(constraints: str) -> str | None:
 # -- once
 
 
+def _queue_of(name: str, prefix: str) -> str:
+    """Return the name of a queue in `bide_done`: each prefix has its own queues."""
+    if prefix == PREFIX:
+        return name
+    root = f"{prefix}:{{{name}}}"  # as in its keys; the name of a queue has no braces
+    return root if len(root) <= LONGEST else hashlib.sha256(root.encode()).hexdigest()
+
+
 class Fenced(BideError):
     """A later run of the job has committed its effect already, so this run must stop.
 
@@ -238,7 +248,8 @@ class OnceBase:
             raise UsageError(
                 "once() was called outside of a job; call it in a task while a worker runs it."
             ) from None
-        self._of: Final = {"queue": job.queue, "job_id": job.id, "step": step}
+        queue = _queue_of(job.queue, job._run.prefix)
+        self._of: Final = {"queue": queue, "job_id": job.id, "step": step}
         self._token: Final = job.token
         self.result = None
 

@@ -199,11 +199,11 @@ def _name(table: sa.Table, dialect: sa.Dialect) -> str:
 def sweep(tables: Tables, keep_us: int) -> sa.Delete:
     """Return the statement that removes rows of `once` that are older.
 
-    While the outbox has a row of the job, the job may come again, so its row stays.
+    While the outbox has a row of a job of this id, the job may come again, so its row stays.
     """
     done, rows = tables.done, tables.outbox
     old = done.alias("old")
-    pending = sa.exists().where(rows.c.job_id == old.c.job_id, rows.c.queue == old.c.queue)
+    pending = sa.exists().where(rows.c.job_id == old.c.job_id)
     is_old = old.c.done_us < now_us() - keep_us
     chosen = sa.select(*_of(old)).where(is_old, ~pending).limit(SWEPT).subquery("chosen")
     # In a subselect of its own, as MariaDB has no LIMIT directly in IN.

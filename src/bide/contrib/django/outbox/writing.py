@@ -581,7 +581,7 @@ class DjangoStore(RelayStore):
         from django.db.models import Exists, OuterRef
 
         done = model("Done")._base_manager.using(self._using)
-        pending = _rows(self._using).filter(job_id=OuterRef("job_id"), queue=OuterRef("queue"))
+        pending = _rows(self._using).filter(job_id=OuterRef("job_id"))
         old = done.filter(~Exists(pending), done_us__lt=_now() - self._keep_us)
         swept = 0
         while ids := list(old.values_list("id", flat=True)[:SWEPT]):
