@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from bide import (
     AsyncQueue,
@@ -125,6 +126,18 @@ def test_it_waits_across_queues(queue: Queue, other: Queue) -> None:
     for each in (queue, other):
         left = each._client._redis.zrange(each.keys["edges"], 0, -1)
         assert [member for member in left if member[:1] != b"="] == []
+
+
+def test_each_step_loads_the_script_that_the_server_lacks(
+    direct: redis.Redis, one_url: str
+) -> None:
+    """Also without a retry, which is for errors."""
+    queue, other = (Queue(name, url=one_url, retry_for=0) for name in ("work", "other"))
+    parent = other.enqueue(jobs.add, 1)
+    direct.script_flush()
+    assert queue.enqueue(jobs.add, 2, depends_on=parent).state == "blocked"
+    queue.close()
+    other.close()
 
 
 def test_a_failure_goes_across_queues(queue: Queue, other: Queue) -> None:

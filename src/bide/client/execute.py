@@ -201,7 +201,8 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
     reached = state.reached
     started = time.monotonic()
     pause = _FIRST_PAUSE
-    loaded_once = False
+    loaded_scripts: set[tuple[str, ToNode]] = set()
+    """The scripts that were loaded, and the nodes."""
     problem: Exception = _NOTHING_SENT
     in_doubt: set[int] = set()
     while True:
@@ -266,8 +267,8 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
                     lacking = commands[next(iter(missing))]
                     raise map_error(refusal, state.where, lacking, state.clock)
                 again += missing
-                if refusal is None and not loaded_once:
-                    loaded_once = True
+                if refusal is None and not scripts <= loaded_scripts:
+                    loaded_scripts |= scripts
                     pending = sorted([*again, *onward])
                     continue
                 problem = refusal or lib.NoScriptError("it does not keep loaded scripts")
