@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, Self
 
@@ -16,7 +16,7 @@ import pytest
 
 from bide import Queue, debounce
 from bide.contrib.outbox import sending
-from bide.contrib.outbox.sending import Round, Sender
+from bide.contrib.outbox.sending import Round, Sender, Sent, Written
 from bide.embedded import Server
 from bide.errors import ServerUnavailable
 from bide.testing import eager, isolated_registry
@@ -74,6 +74,14 @@ class Shop(Protocol):
 
     def close(self) -> None:
         """Close all connections."""
+
+
+def write_flow(shop: Shop, change: Any, place: str, **options: Any) -> None:
+    """A parent in a queue of this name, and its child in the queue of the shop."""
+    parent = Queue(place, url=shop.url).task(work).options(job_id="parent", **options)
+    change.enqueue(parent, 1)
+    depends_on = "parent" if place == "orders" else f"{{{place}}}parent"
+    change.enqueue(shop.queue.task(work).options(job_id="child", depends_on=depends_on), 1)
 
 
 class RelayTests:
@@ -222,12 +230,11 @@ class RelayTests:
         assert shop.outbox.relay(burst=True) == 1
         assert shop.rows() == []
 
-    def test_a_child_waits_for_the_row_of_its_parent(self, shop: Shop) -> None:
-        task = shop.queue.task(work)
+    @pytest.mark.parametrize("place", ["orders", "stock"])
+    def test_a_child_waits_for_the_row_of_its_parent(self, shop: Shop, place: str) -> None:
         shop.outbox.fast = False
         with shop.writing() as change:
-            change.enqueue(task.options(job_id="parent"), 1)
-            change.enqueue(task.options(job_id="child", depends_on="parent"), 1)
+            write_flow(shop, change, place)
         shop.set_retry_us(2**52, "parent")  # as if another relay had the parent
         assert shop.outbox.relay(burst=True) == 0
         child = shop.rows()[1]
@@ -237,11 +244,52 @@ class RelayTests:
         assert shop.outbox.relay(burst=True) == 2
         assert shop.queue.fetch("child").state == "blocked"
 
-    def test_a_flow_in_one_transaction(self, shop: Shop) -> None:
-        task = shop.queue.task(work)
+    def test_a_child_waits_for_a_parent_that_could_not_be_sent_beside_it(self, shop: Shop) -> None:
+        shop.outbox.fast = False
         with shop.writing() as change:
-            change.enqueue(task.options(job_id="parent"), 1)
-            change.enqueue(task.options(job_id="child", depends_on="parent"), 1)
+            write_flow(shop, change, "stock", durability="replica")
+        shop.set_retry_us(0, "parent")  # PostgreSQL's order of rows is that of their last change
+        assert shop.outbox.relay(burst=True) == 0
+        found = [(row.job_id, row.error[:20]) for row in shop.rows() if row.retry_us]
+        assert found == [("parent", "DurabilityUnavailabl"), ("child", "JobNotFound: There i")]
+
+    def test_a_child_whose_parent_another_relay_sends_meanwhile(self, shop: Shop) -> None:
+        """The server did not have the parent yet, and the table has it no more."""
+        if shop.vendor == "sqlite":
+            pytest.skip("SQLite has one writer at a time")
+        shop.outbox.fast = False
+        with shop.writing() as change:
+            write_flow(shop, change, "stock")
+        shop.set_retry_us(2**52, "parent")
+        other = Sender(shop.url)
+
+        def send_parent() -> None:
+            shop.set_retry_us(0, "parent")
+            assert shop.send(other)[:2] == (1, 1)
+            shop.end_thread()
+
+        class Overtaken(Sender):
+            def send(self, rows: Sequence[Written]) -> Sent:
+                sent = super().send(rows)
+                if sent.errors:
+                    thread = threading.Thread(target=send_parent)
+                    thread.start()
+                    thread.join(30)
+                return sent
+
+        overtaken = Overtaken(shop.url)
+        assert shop.send(overtaken)[:2] == (1, 1)
+        overtaken.close()
+        other.close()
+        assert shop.queue.fetch("child").state == "blocked"
+
+    @pytest.mark.parametrize("place", ["orders", "stock"])
+    def test_a_flow_in_one_transaction(self, shop: Shop, place: str) -> None:
+        """Rows are sent queue by queue, so a child may be sent before its parent."""
+        with shop.writing() as change:
+            change.enqueue(shop.queue.task(work), 1)
+            write_flow(shop, change, place)
+        assert shop.rows() == []
         assert shop.queue.fetch("child").state == "blocked"
 
     def test_it_waits_for_the_server(

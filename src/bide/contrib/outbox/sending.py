@@ -235,11 +235,6 @@ def is_final(error: BideError) -> bool:
     return not isinstance(error, DOWN + PASSING)
 
 
-def waits_for_parent(error: BideError) -> bool:
-    """Whether the row may only have been sent before a parent that is a row itself."""
-    return isinstance(error, JobNotFound)
-
-
 def _down(replies: Iterable[Any]) -> BideError | None:
     return next((reply for reply in replies if isinstance(reply, DOWN)), None)
 
@@ -349,6 +344,14 @@ class ClaimedRow(NamedTuple):
         row = ChangeRow(*values)
         return cls(id, written_us, tries, row._replace(body=bytes(row.body)), elapsed_us)
 
+    def written(self) -> Written:
+        """Return the row to send."""
+        return Written(self.id, self.elapsed_us, self.row)
+
+    def parent_ids(self) -> list[str]:
+        """Return the ids of its parents, without the queues of those in other queues."""
+        return [parent.rpartition("}")[2] for parent in self.row.parents.split()]
+
     def values(self) -> dict[str, Any]:
         """Return its columns, except those about its attempts."""
         return {"id": self.id, "written_us": self.written_us, **self.row._asdict()}
@@ -380,21 +383,25 @@ def send_claimed(
     Returns:
         The round; and whether to commit it, as a rollback puts all rows back.
     """
-    outcome = sender.send([Written(one.id, one.elapsed_us, one.row) for one in found])
-    sent = len(found) - len(outcome.errors)
-    done = Round(len(found), sent, outcome.down, outcome.eager)
-    if not done.sent and done.down is not None:
-        return done, False
-    for one in found:
-        if (error := outcome.errors.get(one.id)) is not None:
-            put_back(one, _fared(one, error, is_pending))
-    return done, True
+    outcome = sender.send([one.written() for one in found])
+    errors, down = outcome.errors, outcome.down
+    if down is not None and len(errors) == len(found):
+        return Round(len(found), 0, down, outcome.eager), False
+    sent = len(found)
+    for one in sorted(found):  # a parent is put back before its children look for it
+        error = errors.get(one.id)
+        waits = isinstance(error, JobNotFound) and is_pending(one.parent_ids())
+        if isinstance(error, JobNotFound) and not waits:
+            # Its parent may have been sent meanwhile, by this round or another sender.
+            again = sender.send([one.written()]) if down is None else Sent({one.id: down}, down)
+            error, down = again.errors.get(one.id), again.down
+        if error is not None:
+            sent -= 1
+            put_back(one, _fared(one, error, is_final(error) and not waits))
+    return Round(len(found), sent, down, outcome.eager), True
 
 
-def _fared(one: ClaimedRow, error: BideError, is_pending: Callable[[list[str]], bool]) -> Fared:
-    final = is_final(error)
-    if final and waits_for_parent(error):
-        final = not is_pending(one.row.parents.split())
+def _fared(one: ClaimedRow, error: BideError, final: bool) -> Fared:
     if final:
         log.error(
             "the outbox keeps row %d, %s of the job %s in %s, which cannot be sent: %s",
