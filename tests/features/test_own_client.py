@@ -82,6 +82,10 @@ MASTER = SENTINEL([("a", 1), ("b", 2)], sentinel_kwargs={"password": "s%p"}, pas
             "rediss://h:6379/0?ssl_ca_certs=%2Fx&ssl_cert_reqs=none",
         ),
         (
+            redis.Redis.from_url("rediss://h", ssl_cert_reqs=None),
+            "rediss://h:6379/0?ssl_cert_reqs=none",
+        ),
+        (
             redis.asyncio.Redis(host="h", ssl=True, ssl_cert_reqs=ssl.CERT_OPTIONAL),
             "rediss://h:6379/0?ssl_cert_reqs=optional",
         ),

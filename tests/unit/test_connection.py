@@ -111,7 +111,9 @@ def test_a_password_and_a_function_for_it_are_one_too_many(url: str) -> None:
         resolve_url(f"{url}credentials=shop.auth:token")
 
 
-@pytest.mark.parametrize("url", ["redis://host?db=x", "unix:///v.sock?db=", "redis://host?db=-1"])
+@pytest.mark.parametrize(
+    "url", ["redis://host?db=x", "unix:///v.sock?db=", "redis://host?db=-1", "redis://host?db=²"]
+)
 def test_a_database_is_a_number_there_too(url: str) -> None:
     with pytest.raises(UsageError, match="is not a number"):
         resolve_url(url)

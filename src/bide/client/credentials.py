@@ -174,6 +174,8 @@ def _tls(kind: type[Any], options: dict[str, Any]) -> dict[str, str]:
     found = {}
     for name in (*_TAKEN, *_NOT_TAKEN):
         value = options.get(name)
+        if name == "ssl_cert_reqs" and name in options and value is None:
+            value = "none"  # as the library reads it
         if value is None or value == defaults.get(name):
             continue
         if name not in _TAKEN:

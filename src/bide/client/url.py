@@ -231,7 +231,7 @@ def resolve_url(url: str | RedisClient | None) -> str:
             )
     elif not _is_host(parts.hostname) or port == 0:
         raise UsageError(f"{shown} names no host; write redis://HOST:PORT/DB.")
-    elif parts.path.strip("/") and not parts.path.strip("/").isdigit():
+    elif parts.path.strip("/") and not parts.path.strip("/").isdecimal():
         raise UsageError(f"The database in {shown} is not a number; write redis://HOST:PORT/0.")
     _check_query(parts, shown)
     return _SAME[base] + url[len(base) :] if base in _SAME else url
@@ -262,7 +262,7 @@ def _check_several(parts: SplitResult, shown: str) -> None:
             raise UsageError(
                 f"{shown} lacks the name of the master at the Sentinels; write {form}."
             )
-        if db and not db.isdigit():
+        if db and not db.isdecimal():
             raise UsageError(f"The database in {shown} is not a number; write {form}.")
     try:
         found = addresses(parts)
@@ -287,7 +287,7 @@ def _check_query(parts: SplitResult, shown: str) -> None:
                 f"{shown} sets {option}, which bide does not take from a URL; it takes "
                 f"{', '.join(taken)} and, for TLS, {', '.join(_TLS)}."
             )
-        if name == "db" and not (value.isdigit() and (several != "cluster" or int(value) == 0)):
+        if name == "db" and not (value.isdecimal() and (several != "cluster" or int(value) == 0)):
             raise UsageError(
                 f"The database in {shown} is not a number; write db=0."
                 if several != "cluster"
