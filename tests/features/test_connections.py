@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing, closing
+from contextlib import ExitStack, aclosing, closing
 from typing import Any
 
 import pytest
@@ -139,6 +139,13 @@ async def test_who_waits_for_a_wake_up_message_is_in_nobodys_way(
         await asyncio.wait_for(queue.push(number), PATIENCE)
     assert sorted(await asyncio.gather(*consumers)) == [0, 1, 2, 3]
     await queue.close()
+
+
+def test_any_number_of_threads_may_wait_for_a_message(one_url: str) -> None:
+    with closing(blocking.Client(one_url)) as client, ExitStack() as stack:
+        for number in range(101):  # the client library gives a hundred
+            waiter = stack.enter_context(client.waiting_for("channel", str(number)))
+            assert waiter._pubsub is not None
 
 
 # -- watching

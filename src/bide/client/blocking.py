@@ -298,6 +298,7 @@ class Client(ClientCore):
         found = self._nodes.get(node)
         if found is None:
             settings = options(node, Retry, self._reply_timeout)
+            settings["max_connections"] = 2**31  # each thread that waits for a job has one
             if self._routes.must_be_master(node):
                 settings["redis_connect_func"] = _connect_to_master
             made = redis.Redis.from_url(**settings)
