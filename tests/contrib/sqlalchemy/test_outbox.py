@@ -265,10 +265,20 @@ def test_an_engine_with_another_isolation_level(database: str, one_url: str, lev
     engine = engine_for(database, isolation_level=level)
     shop = Shop(engine, one_url)
     with shop.begin() as session:
+        session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
         shop.outbox.enqueue(session, shop.queue.task(cancel_unpaid).options(job_id="a"), 1)
     assert shop.ids() == {"a"}
     assert shop.rows() == []
     engine.dispose()
+
+
+def test_a_connection_that_commits_each_statement_is_refused(shop: Shop) -> None:
+    engine = shop.engine.execution_options(isolation_level="AUTOCOMMIT")
+    with Session(engine) as session, engine.connect() as connection:
+        for given in (session, connection):
+            with pytest.raises(UsageError, match="leave out isolation_level='AUTOCOMMIT'"):
+                shop.outbox.cancel(given, shop.queue, "a")
+    assert shop.rows() == []
 
 
 def test_awaited_sessions(shop: Shop, database: str) -> None:

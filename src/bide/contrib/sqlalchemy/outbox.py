@@ -37,6 +37,7 @@ from bide.contrib.sqlalchemy.tables import (
     Once,
     TableRows,
     check_dialect,
+    check_transaction,
     tables_of,
 )
 from bide.errors import UsageError
@@ -433,9 +434,14 @@ class Outbox(OutboxBase):
         if not rows:
             return
         table = self.tables.outbox
-        is_session = isinstance(session, Session)
-        bind = session.get_bind(clause=table) if isinstance(session, Session) else session
+        bind: sa.Engine | sa.Connection
+        if isinstance(session, Session):
+            bind = session.get_bind(clause=table)
+            connection = session.connection(bind_arguments={"clause": table})
+        else:
+            bind = connection = session
         check_dialect(bind.dialect)
+        check_transaction(connection, "the row of the outbox")
         numbers: Sequence[int]
         if len(rows) == 1:
             done = session.execute(self._insert_one, rows[0]._asdict())
@@ -443,7 +449,7 @@ class Outbox(OutboxBase):
         else:
             insert = sa.insert(table).returning(table.c.id, sort_by_parameter_order=True)
             numbers = session.execute(insert, [row._asdict() for row in rows]).scalars().all()
-        if self.fast and is_session and isinstance(bind, sa.Engine):
+        if self.fast and isinstance(session, Session) and isinstance(bind, sa.Engine):
             held = session.info.setdefault(_HELD, {})
             held.setdefault((self, bind), []).extend(numbers)
         elif bind.dialect.name == "postgresql":

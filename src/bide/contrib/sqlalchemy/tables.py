@@ -293,10 +293,14 @@ _entered: Final[WeakKeyDictionary[sa.RootTransaction, set[tuple[str, ...]]]] = W
 """The blocks that each open transaction has entered as their first run."""
 
 
-def is_autocommit(connection: sa.Connection) -> bool:
-    """Whether each statement commits by itself, as far as the library knows."""
+def check_transaction(connection: sa.Connection, row: str) -> None:
+    """Raise UsageError if each statement commits by itself, as far as the library knows."""
     asks = getattr(connection, "_is_autocommit_isolation", None)
-    return bool(asks and asks())
+    if asks and asks():
+        raise UsageError(
+            f"The connection commits each statement by itself, so {row} would stay after a "
+            "rollback; leave out isolation_level='AUTOCOMMIT' for this session."
+        )
 
 
 class Once(OnceBase):
@@ -353,11 +357,7 @@ class Once(OnceBase):
         if isinstance(session, Session):
             session = session.connection(bind_arguments={"clause": done})
         check_dialect(session.dialect)
-        if is_autocommit(session):
-            raise UsageError(
-                "The connection commits each statement by itself, so the row of once() would stay "
-                "after a rollback; leave out isolation_level='AUTOCOMMIT' for this session."
-            )
+        check_transaction(session, "the row of once()")
         stored_row = sa.select(done.c.token, done.c.result).where(self._is_mine)
         if session.dialect.name == "mariadb":
             try:
