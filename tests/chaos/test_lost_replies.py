@@ -266,13 +266,14 @@ def test_a_job_is_promoted_rescheduled_and_deleted_in_spite_of_losses(line: Line
     for _ in line.each_round():
         soon, later, never = add(line.good, jobs(3, delay=60))
         line.arm()
-        promoted, moved, _ = line.bad.run_many(
+        promoted, moved, deleted = line.bad.run_many(
             [
                 job_commands.promote(KEYS, [soon]),
                 job_commands.reschedule(KEYS, [later], "+7200000000"),
                 job_commands.delete(KEYS, [never]),
             ]
         )
+        assert deleted == ["ok"]
         due = assert_legal(line.direct, QUEUE).due
         assert due == {soon: promoted[0].due_us, later: moved[0].due_us}
         assert due[later] - due[soon] > 7_100_000_000

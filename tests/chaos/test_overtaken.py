@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 import redis
 
+from bide import Queue
 from bide.client import aio
 from bide.errors import ServerUnavailable
 from bide.model.limits import Retention
 from bide.model.payload.body import Body
 from bide.protocol.commands import enqueue as enqueue_commands
 from bide.protocol.commands import jobs as job_commands
+from bide.protocol.commands import schedules as schedule_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.worker import Settle
 from bide.protocol.keys import keys_of
@@ -54,6 +56,9 @@ class Scene:
         self, client: Executor, worker: str, seq: int = 1, count: int = 5
     ) -> worker_commands.Claim:
         return client.run(worker_commands.claim(KEYS, worker, seq, count, round(LEASE * 1e6), 0))
+
+    def move(self, id: str, when: str) -> None:
+        self.good.run(job_commands.reschedule(KEYS, [id], when))
 
     def settle(self, client: Executor, settle: Settle) -> str:
         return client.run(worker_commands.settle(KEYS, [settle]))[0]
@@ -210,6 +215,48 @@ def test_a_repeated_request_to_end_does_not_reach_the_attempt_after_it(scene: Sc
     holding = assert_legal(scene.direct, QUEUE)
     assert (holding.where(id), holding.asked) == ("cancelled", {})
     assert holding.total("cancelled") == 1
+
+
+@pytest.mark.parametrize("when", ["promote", "+0", "=1"])
+def test_a_job_that_was_made_due_is_no_refusal_though_it_has_begun(scene: Scene, when: str) -> None:
+    (id,) = scene.add()
+    scene.move(id, "+3600000000")
+    scene.lose_next_reply(then=lambda: scene.claim(scene.good, "w2"))
+    (moved,) = scene.bad.run(
+        job_commands.promote(KEYS, [id])
+        if when == "promote"
+        else job_commands.reschedule(KEYS, [id], when)
+    )
+    assert moved.result == "ok"
+    assert assert_legal(scene.direct, QUEUE).where(id) == "active"
+    (moved,) = scene.bad.run(job_commands.promote(KEYS, [id]))
+    assert moved.result == "active", "nothing was lost this time"
+
+
+def test_a_job_that_is_postponed_and_runs_is_refused_also_by_a_repeat(scene: Scene) -> None:
+    (id,) = scene.add()
+
+    def runs() -> None:
+        scene.move(id, "+0")
+        scene.claim(scene.good, "w2")
+
+    scene.lose_next_reply(then=runs)
+    (moved,) = scene.bad.run(job_commands.reschedule(KEYS, [id], "+3600000000"))
+    assert moved.result == "active"
+
+
+def test_what_a_repeat_finds_deleted_was_deleted(scene: Scene) -> None:
+    ids = scene.add(2)
+    scene.lose_next_reply(then=lambda: None)
+    assert scene.bad.run(job_commands.delete(KEYS, ids)) == ["ok", "ok"]
+    assert scene.bad.run(job_commands.delete(KEYS, ids)) == ["gone", "gone"]
+    with closing(Queue(QUEUE, url=scene.proxy.url)) as queue:
+        queue.schedules.upsert("nightly", "app:task", every="1h")
+    scene.lose_next_reply(then=lambda: None)
+    remove = schedule_commands.remove_schedules(KEYS, ["nightly"])
+    assert scene.bad.run(remove) == ["ok"]
+    assert scene.proxy.lost == 1
+    assert scene.bad.run(remove) == ["gone"]
 
 
 def test_a_settle_of_a_job_that_was_deleted_meanwhile_is_no_error(scene: Scene) -> None:

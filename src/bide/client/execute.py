@@ -242,7 +242,7 @@ def execute(commands: Sequence[Command[Any]], state: ClientState) -> Steps:
                     again.append(i)
                     in_doubt.add(i)
                 else:
-                    results[i] = _parse(commands[i], reply, state.where)
+                    results[i] = _parse(commands[i], reply, state.where, i in in_doubt)
                     if isinstance(results[i], Command):
                         if (
                             results[i].args != commands[i].args
@@ -311,9 +311,11 @@ def read_entries(replies: list[Any] | Exception, where: str) -> Entries | None:
     ]
 
 
-def _parse(command: Command[Any], reply: Any, where: str) -> Any:
+def _parse(command: Command[Any], reply: Any, where: str, doubtful: bool) -> Any:
     """Return the result, its followup command, or an error for a reply that cannot be read."""
     try:
+        if doubtful and command.repeated:
+            reply = command.repeated(reply)
         return (command.followup and command.followup(reply)) or command.parse(reply)
     except BideError as error:  # a refusal by the script itself
         return error

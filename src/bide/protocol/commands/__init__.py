@@ -40,6 +40,9 @@ class Command(NamedTuple, Generic[T]):
     whose result contains both. Otherwise it returns None."""
     best_effort: bool = False
     """Whether it is not retried by itself: it is sent again only together with other commands."""
+    repeated: Callable[[list[Any]], list[Any]] | None = None
+    """Corrects the reply to a repeat whose first call may have taken effect: a state in which that
+    call leaves a job becomes `ok`."""
 
 
 def command(
@@ -49,14 +52,22 @@ def command(
     parse: Callable[[Any], T],
     confirm: Kinds = (),
     followup: Callable[[Any], Command[T] | None] | None = None,
+    repeated: Callable[[list[Any]], list[Any]] | None = None,
 ) -> Command[T]:
     """Create a command, with the keys of the script's header."""
-    return Command(script, _keys_for(script, keys), args, parse, confirm, followup)
+    return Command(
+        script, _keys_for(script, keys), args, parse, confirm, followup, repeated=repeated
+    )
 
 
 @lru_cache(maxsize=8192)
 def _keys_for(script: str, keys: Keys) -> tuple[str, ...]:
     return keys.of(load(script).keys)
+
+
+def gone_is_ok(reply: list[Any]) -> list[Any]:
+    """Read the reply to the repeat of a call that deletes."""
+    return [b"ok" if word == b"gone" else word for word in reply]
 
 
 def words(reply: Iterable[Any], start: int) -> list[str]:

@@ -15,7 +15,19 @@ from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
 from bide.model.latency import Minute
 from bide.model.limits import KEEP, TOGETHER, Declared, Limits, Retention, read_declared
 from bide.model.options import Constraints
-from bide.protocol.commands import Arg, Command, command, number, pairs, pieces, raw, text, words
+from bide.protocol.commands import (
+    Arg,
+    Command,
+    command,
+    gone_is_ok,
+    number,
+    pairs,
+    pieces,
+    raw,
+    text,
+    words,
+)
+from bide.protocol.commands.enqueue import NOW
 from bide.protocol.keys import Keys
 
 MOST_CHANGED: Final = 100
@@ -64,13 +76,13 @@ def cancel(keys: Keys, ids: Sequence[str], running: bool = True) -> Command[list
 def reschedule(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
     """Give up to `CHUNK` jobs another due time, in the form of `enqueue.when`."""
     _check_few(ids)
-    return _change("reschedule", keys, (when, 0), ids, _read_moved)
+    return _change("reschedule", keys, (when, 0), ids, _read_moved, partial(_begun_is_ok, when))
 
 
 def promote(keys: Keys, ids: Sequence[str]) -> Command[list[ChangeResult]]:
     """Make up to `CHUNK` jobs due now."""
     _check_few(ids)
-    return _change("reschedule", keys, ("+0", 1), ids, _read_moved)
+    return _change("reschedule", keys, (NOW, 1), ids, _read_moved, partial(_begun_is_ok, NOW))
 
 
 def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
@@ -86,15 +98,16 @@ def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResul
 def delete(keys: Keys, ids: Sequence[str], unbegun: bool = True) -> Command[list[str]]:
     """Delete up to `MOST_CHANGED` jobs.
 
-    The result for each is `ok` or `gone`. If the job was not deleted, it is `active`, or `unended`
-    for a job that has not started if `unbegun` is false.
+    The result for each is `ok` or `gone`. A repeat does not know whether the first call deleted a
+    job that is gone, and returns `ok`. If the job was not deleted, it is `active`, or `unended` for
+    a job that has not started if `unbegun` is false.
     """
     _check_few(ids)
 
     def read(reply: list[Any]) -> list[str]:
         return words(reply, 1)
 
-    return _change("delete", keys, (int(unbegun),), ids, read)
+    return _change("delete", keys, (int(unbegun),), ids, read, gone_is_ok)
 
 
 def pause(keys: Keys) -> Command[None]:
@@ -201,6 +214,7 @@ def _change(
     args: tuple[Arg, ...],
     ids: Sequence[str],
     read: Callable[[list[Any]], list[T]],
+    repeated: Callable[[list[Any]], list[Any]] | None = None,
     known: Sequence[T | None] = (),
 ) -> Command[list[T]]:
     """Change jobs, and repeat the call for those that a worker returns first.
@@ -218,9 +232,9 @@ def _change(
         if _HELD not in reply:
             return None
         results = [None if result in _STILL_HELD else result for result in parse(reply)]
-        return _change(script, keys, args, ids, read, results)
+        return _change(script, keys, args, ids, read, repeated, results)
 
-    return command(script, keys, (*args, *left), parse, followup=again)
+    return command(script, keys, (*args, *left), parse, followup=again, repeated=repeated)
 
 
 _STILL_HELD: Final = ("held", ChangeResult("held", 0))
@@ -235,6 +249,15 @@ def _check_few(ids: Sequence[str]) -> None:
 
 def _read_moved(reply: list[Any]) -> list[ChangeResult]:
     return [ChangeResult(word.decode(), due_us) for word, due_us in pieces(reply, 2, 2)]
+
+
+_BEGUN: Final = (b"active", b"completed", b"failed")
+
+
+def _begun_is_ok(when: str, reply: list[Any]) -> list[Any]:
+    """Read the reply to a repeat: a job that the first call made due may have started since."""
+    is_due = when == NOW or (when[0] == "=" and int(when[1:]) <= reply[1])
+    return [b"ok" if is_due and word in _BEGUN else word for word in reply]
 
 
 def _read_purged(reply: list[Any]) -> PurgeReply:

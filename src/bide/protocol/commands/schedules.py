@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from bide.errors import UsageError
 from bide.model.schedule import Missed, Schedule, Timing
-from bide.protocol.commands import Command, command, pieces, text, words
+from bide.protocol.commands import Command, command, gone_is_ok, pieces, text, words
 from bide.protocol.commands.enqueue import Receipt, read_result
 from bide.protocol.keys import Keys
 
@@ -207,7 +207,13 @@ def pause_schedule(keys: Keys, name: str, paused: bool) -> Command[Schedule | No
 
 def remove_schedules(keys: Keys, names: Sequence[str]) -> Command[list[str]]:
     """Remove up to `CHUNK` schedules; return `ok` or `gone` for each."""
-    return command("schedule_remove", keys, names[:CHUNK], lambda reply: words(reply, 1))
+    return command(
+        "schedule_remove",
+        keys,
+        names[:CHUNK],
+        lambda reply: words(reply, 1),
+        repeated=gone_is_ok,
+    )
 
 
 def run_schedule(keys: Keys, name: str, id: str) -> Command[Receipt | None]:
