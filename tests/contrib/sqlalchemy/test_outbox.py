@@ -109,6 +109,9 @@ def test_a_batch_and_an_item_of_data(shop: Shop) -> None:
     assert job.args == ([0, 1, 2],)
     (item,) = data.peek()
     assert (item.id, item.data) == ("seven", {"order": 7})
+    with shop.begin() as session:
+        shop.outbox.cancel(session, data, "seven")
+    assert data.peek() == []
     assert not [worker for worker in [data.queue.counts()] if not worker.is_data]
 
 

@@ -37,6 +37,8 @@ from bide.tasks.middleware import around_sending
 Verb = Literal["enqueue", "push", "cancel", "cancel-waiting", "reschedule", "promote"]
 
 AnyQueue = Queue | AsyncQueue
+ChangedQueue = Queue | AsyncQueue | DelayQueue | AsyncDelayQueue
+"""The queue of a job, or of an item of data, that is changed."""
 
 BATCH: Final = 500
 """Maximum number of rows that are sent together."""
@@ -157,11 +159,12 @@ def change_row(
     return ChangeRow(checked.prefix, checked.name, verb, job_id, due=due)
 
 
-def check_server(queue: AnyQueue, url: str | None) -> None:
+def check_server(queue: ChangedQueue, url: str | None) -> None:
     """Raise UsageError for a queue of another server, to which the relay would not send."""
-    if queue._url != url and queue.url != resolve_url(url):
+    checked = _checked_queue(queue)
+    if checked._url != url and checked.url != resolve_url(url):
         raise UsageError(
-            f"The queue {queue.name!r} is on another server than the outbox; give the outbox "
+            f"The queue {checked.name!r} is on another server than the outbox; give the outbox "
             "the queue's url=, or use an outbox for each server."
         )
 

@@ -21,6 +21,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from bide.contrib.outbox import OutboxBase, UnsentRows
 from bide.contrib.outbox.rows import (
     AnyQueue,
+    ChangedQueue,
     ChangeRow,
     batch_row,
     change_row,
@@ -264,12 +265,14 @@ class Outbox(OutboxBase):
         return self._write(session, delay_queue.queue, [row], row.job_id)
 
     @overload
-    def cancel(self, session: Blocking, queue: AnyQueue, id: str, running: bool = True) -> None: ...
+    def cancel(
+        self, session: Blocking, queue: ChangedQueue, id: str, running: bool = True
+    ) -> None: ...
     @overload
     def cancel(
-        self, session: Awaited, queue: AnyQueue, id: str, running: bool = True
+        self, session: Awaited, queue: ChangedQueue, id: str, running: bool = True
     ) -> Awaitable[None]: ...
-    def cancel(self, session: Any, queue: AnyQueue, id: str, running: bool = True) -> Any:
+    def cancel(self, session: Any, queue: ChangedQueue, id: str, running: bool = True) -> Any:
         """Cancel a job if the transaction commits; arguments as for `Queue.cancel`.
 
         It is not an error if the job runs or has ended by then.
@@ -284,7 +287,7 @@ class Outbox(OutboxBase):
     def reschedule(
         self,
         session: Blocking,
-        queue: AnyQueue,
+        queue: ChangedQueue,
         id: str,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -293,7 +296,7 @@ class Outbox(OutboxBase):
     def reschedule(
         self,
         session: Awaited,
-        queue: AnyQueue,
+        queue: ChangedQueue,
         id: str,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -301,7 +304,7 @@ class Outbox(OutboxBase):
     def reschedule(
         self,
         session: Any,
-        queue: AnyQueue,
+        queue: ChangedQueue,
         id: str,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -317,10 +320,10 @@ class Outbox(OutboxBase):
         return self._write(session, queue, [row], None)
 
     @overload
-    def promote(self, session: Blocking, queue: AnyQueue, id: str) -> None: ...
+    def promote(self, session: Blocking, queue: ChangedQueue, id: str) -> None: ...
     @overload
-    def promote(self, session: Awaited, queue: AnyQueue, id: str) -> Awaitable[None]: ...
-    def promote(self, session: Any, queue: AnyQueue, id: str) -> Any:
+    def promote(self, session: Awaited, queue: ChangedQueue, id: str) -> Awaitable[None]: ...
+    def promote(self, session: Any, queue: ChangedQueue, id: str) -> Any:
         """Make a job due now if the transaction commits.
 
         It is not an error if the job runs or has ended by then.
@@ -410,7 +413,7 @@ class Outbox(OutboxBase):
     # -- inside
 
     def _write(
-        self, session: Any, queue: AnyQueue, rows: Sequence[ChangeRow], result: T
+        self, session: Any, queue: ChangedQueue, rows: Sequence[ChangeRow], result: T
     ) -> T | Awaitable[T]:
         """Insert rows in the transaction; return the result, to be awaited if the session is."""
         check_server(queue, self._given_url)

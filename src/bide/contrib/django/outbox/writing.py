@@ -27,6 +27,7 @@ from bide.contrib.outbox import OutboxBase, UnsentRows, shown
 from bide.contrib.outbox.rows import (
     BATCH,
     AnyQueue,
+    ChangedQueue,
     ChangeRow,
     OnceBase,
     batch_row,
@@ -190,7 +191,7 @@ class Outbox(OutboxBase):
         self._write(delay_queue.queue, [row])
         return row.job_id
 
-    def cancel(self, queue: AnyQueue, id: str, running: bool = True) -> None:
+    def cancel(self, queue: ChangedQueue, id: str, running: bool = True) -> None:
         """Cancel a job if the transaction commits; arguments as for `Queue.cancel`.
 
         It is not an error if the job runs or has ended by then.
@@ -202,7 +203,7 @@ class Outbox(OutboxBase):
 
     def reschedule(
         self,
-        queue: AnyQueue,
+        queue: ChangedQueue,
         id: str,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -216,7 +217,7 @@ class Outbox(OutboxBase):
         """
         self._write(queue, [change_row(queue, "reschedule", id, delay, at)])
 
-    def promote(self, queue: AnyQueue, id: str) -> None:
+    def promote(self, queue: ChangedQueue, id: str) -> None:
         """Make a job due now if the transaction commits.
 
         It is not an error if the job runs or has ended by then.
@@ -308,7 +309,7 @@ class Outbox(OutboxBase):
 
         return common_url()
 
-    def _write(self, queue: AnyQueue, rows: Sequence[ChangeRow], alone: bool = False) -> None:
+    def _write(self, queue: ChangedQueue, rows: Sequence[ChangeRow], alone: bool = False) -> None:
         """Insert rows in the transaction; with `alone`, without one in a transaction of its own."""
         connection = checked_connection(self.using)
         is_atomic = connection.in_atomic_block
@@ -321,7 +322,7 @@ class Outbox(OutboxBase):
         if not rows:
             return
         url = self._url
-        check_server(getattr(queue, "queue", queue), url)
+        check_server(queue, url)
         numbers = insert(self.using, rows)
         if self.fast and (is_atomic or connection.get_autocommit()):
             _send_at_commit(self, connection, url, numbers)
