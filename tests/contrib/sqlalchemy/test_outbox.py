@@ -284,6 +284,22 @@ def test_a_connection_that_commits_each_statement_is_refused(shop: Shop) -> None
     assert shop.rows() == []
 
 
+def test_a_schema_for_each_tenant(shop: Shop) -> None:
+    """A relay reads one table, so the rows of all tenants belong there."""
+    tenant = shop.engine.execution_options(schema_translate_map={None: "tenant"})
+    its_schema = {"postgresql": "public", "sqlite": "main"}
+    schema = its_schema.get(shop.vendor, shop.engine.url.database)
+    shared = Outbox(sa.MetaData(schema=schema), shop.engine, url=shop.url)
+    task = shop.queue.task(cancel_unpaid).options(job_id="a")
+    with Session(tenant) as session, session.begin():
+        with pytest.raises(UsageError, match=r"Outbox\(MetaData\(schema='public'\), engine\)"):
+            shop.outbox.enqueue(session, task, 1)
+        shared.enqueue(session, task, 1)
+        assert len(session.scalars(sa.select(shared.tables.outbox.c.id)).all()) == 1
+    assert shop.ids() == {"a"}
+    shared.close()
+
+
 def test_awaited_sessions(shop: Shop, database: str) -> None:
     queue = AsyncQueue("orders", url=shop.url)
     task = queue.task(name="awaited_unpaid")(cancel_unpaid)

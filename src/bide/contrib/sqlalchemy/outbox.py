@@ -38,6 +38,7 @@ from bide.contrib.sqlalchemy.tables import (
     Once,
     TableRows,
     check_dialect,
+    check_schema,
     check_transaction,
     tables_of,
 )
@@ -445,6 +446,7 @@ class Outbox(OutboxBase):
             bind = connection = session
         check_dialect(bind.dialect)
         check_transaction(connection, "the row of the outbox")
+        check_schema(table, connection)
         numbers: Sequence[int]
         if len(rows) == 1:
             done = session.execute(self._insert_one, rows[0]._asdict())

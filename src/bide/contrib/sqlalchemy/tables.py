@@ -303,6 +303,17 @@ def check_transaction(connection: sa.Connection, row: str) -> None:
         )
 
 
+def check_schema(table: sa.Table, connection: sa.Connection) -> None:
+    """Raise UsageError if the connection writes to another table than the relay reads."""
+    moves = connection.get_execution_options().get("schema_translate_map") or {}
+    if moves.get(table.schema, table.schema) != table.schema:
+        raise UsageError(
+            f"schema_translate_map gives this session another table {table.name} than the relay "
+            "reads; give the outbox a MetaData of its own, with a schema that the map leaves "
+            "alone: Outbox(MetaData(schema='public'), engine)."
+        )
+
+
 class Once(OnceBase):
     """A block whose effect on the database happens once for each job: the result of `once`.
 
