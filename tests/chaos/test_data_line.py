@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -135,6 +136,33 @@ def test_what_a_pop_without_an_answer_took_is_returned_by_the_next(
     assert impatient.pop(num=2) == [1, 2]
     assert impatient.pop(num=5) == [3, 4], "one of which had been taken before"
     assert impatient.pop(num=5) == []
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_close_reports_what_pops_have_removed_and_nobody_has(
+    impatient: Any,
+    proxy: Proxy,
+    good: DelayQueue,
+    caplog: pytest.LogCaptureFixture,
+    is_away: bool,
+) -> None:
+    assert impatient.pop(num=1) == [0]
+    proxy.lose_reply(1)
+    with pytest.raises(ServerUnavailable):
+        impatient.pop(num=2)
+    if is_away:
+        proxy.refuse()
+    with caplog.at_level(logging.ERROR):
+        impatient.close()
+    has = "0 items" if is_away else "2 items"
+    calls = "1 call" if is_away else "0 calls"
+    assert f"closed with {has} that an interrupted pop() has removed, and {calls}" in caplog.text
+    assert len(good) == 2, "and it has removed nothing else"
+    proxy.accept()
+    caplog.clear()
+    assert impatient.pop(num=5) == [1, 2, 3, 4], "it can be used again"
+    impatient.close()
+    assert not caplog.text
 
 
 def a_take_has_no_answer(pile: Any, proxy: Proxy) -> None:

@@ -306,6 +306,11 @@ class ConsumerSessions:
             if session.pid == self._pid:
                 self._free.append(session)
 
+    def unread(self) -> tuple[int, int]:
+        """Return the number of popped items that no call has returned, and of unanswered pops."""
+        with self.locked():
+            return len(self.left_over), sum(one.pending == "pop" for one in self._free)
+
     def take_all(self) -> list[ClaimSession]:
         """Take all free sessions."""
         with self.locked():
@@ -399,6 +404,20 @@ def warn_of_lost(keys: Keys, reply: Popped) -> None:
         raise only_jobs(keys)
     if reply.refused == MOST_REFUSED and not reply.bodies:
         raise _crowd(keys)
+
+
+def warn_of_unread(queue: str, sessions: ConsumerSessions) -> None:
+    """Log, as a consumer closes, what its pops have removed and not returned."""
+    items, calls = sessions.unread()
+    if items or calls:
+        log.error(
+            "queue %s: closed with %s that an interrupted pop() has removed, and %s of pop() "
+            "without an answer; they are lost unless this process calls pop() again; use take() "
+            "for items that must not be lost",
+            queue,
+            count(items, "item"),
+            count(calls, "call"),
+        )
 
 
 def _warn(keys: Keys, number: int) -> None:

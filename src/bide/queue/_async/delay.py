@@ -55,6 +55,7 @@ from bide.queue.items import (
     take_options,
     usable,
     warn_of_lost,
+    warn_of_unread,
 )
 
 log = Log("bide.queue.delay")
@@ -307,6 +308,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
 
         If the server is unavailable, this takes at most 1 s: held items return to the queue when
         their leases end.
+        If a `pop` was interrupted, and no later `pop` has returned its items, an error is logged.
         """
         await self._end_waits()
         binding = self._binding
@@ -317,6 +319,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
             await self._leave(goodbye)
         finally:
             await goodbye.close()
+            warn_of_unread(self.name, self._sessions)
         await self.queue.close()
 
     # -- what items and `take` use
@@ -363,27 +366,18 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
     async def _pop(self, count: int, previous_us: int) -> list[Any]:
         with self._sessions.locked() as ours:
             found, ours.left_over = ours.left_over[:count], ours.left_over[count:]
-        client, keys = self._client, self.queue.keys
-        seal, session = Seal(config.signing_keys(), keys), self._sessions.take("pop")
+        session = self._sessions.take("pop")
         try:
             while len(found) < count:
                 asked = min(count - len(found), worker_commands.MAX_POP)
-                reply = await client.run(session.pop(keys, asked, previous_us))
-                session.popped()
-                check_stale(reply)
-                data, refused = decoded(seal, reply)
-                found += data
-                if refused:
-                    await client.run_many(refusals(keys, refused))
-                warn_of_lost(keys, reply)
-                if not reply.more and len(reply.bodies) < asked:
+                if not await self._pop_into(found, self._client, session, asked, previous_us):
                     break
         except BaseException as error:  # the server has removed them: only this process has them
             if not found or not isinstance(error, BideError):
                 with self._sessions.locked() as ours:
                     ours.left_over += found
                 raise
-            log.warning("queue %s: returned fewer items than were due: %s", keys.queue, error)
+            log.warning("queue %s: returned fewer items than were due: %s", self.name, error)
         finally:
             self._sessions.put(session)
         if found:
@@ -392,6 +386,29 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         with self._sessions.locked() as ours:
             ours.left_over += found[count:]
         return found[:count]
+
+    async def _pop_into(
+        self,
+        found: list[Any],
+        client: aio.AsyncClient,
+        session: ClaimSession,
+        asked: int,
+        previous_us: int = 0,
+    ) -> bool:
+        """Pop up to `asked` items; return whether there may be more.
+
+        If the session's latest pop had no answer, the server returns what that pop has removed.
+        """
+        keys = self.queue.keys
+        reply = await client.run(session.pop(keys, asked, previous_us))
+        session.popped()
+        check_stale(reply)
+        data, refused = decoded(Seal(config.signing_keys(), keys), reply)
+        found += data
+        if refused:
+            await client.run_many(refusals(keys, refused))
+        warn_of_lost(keys, reply)
+        return reply.more or len(reply.bodies) >= asked
 
     async def _begin(self, options: TakeOptions, closes: int) -> AsyncItems:
         with self._giving_back(self._give_back):
@@ -553,6 +570,7 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         sessions: list[ClaimSession] = []
         try:
             if await self._give_back(client):
+                await self._read_pops(client)
                 sessions = self._sessions.take_all()
                 names = [session.consumer for session in sessions if not session.pending]
                 await client.run_many([worker_commands.worker_leave(keys, name) for name in names])
@@ -563,6 +581,17 @@ class AsyncDelayQueue(loops.AsyncDelayQueueSide):
         finally:
             for session in sessions:
                 self._sessions.put(session)
+
+    async def _read_pops(self, client: aio.AsyncClient) -> None:
+        """Read what pops without an answer have removed, and remove nothing else."""
+        while self._sessions.unread()[1]:
+            session, found = self._sessions.take("pop"), list[Any]()
+            try:
+                await self._pop_into(found, client, session, 0)
+            finally:
+                self._sessions.put(session)
+                with self._sessions.locked() as ours:
+                    ours.left_over += found
 
     async def _answer(
         self, items: Sequence[ItemCore], outcome: Outcome, when: str = "", data: bytes = b""

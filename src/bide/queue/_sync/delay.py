@@ -56,6 +56,7 @@ from bide.queue.items import (
     take_options,
     usable,
     warn_of_lost,
+    warn_of_unread,
 )
 
 log = Log("bide.queue.delay")
@@ -308,6 +309,7 @@ class DelayQueue(threads.DelayQueueSide):
 
         A `take` that waits in another thread returns no items, and `each` ends. If the server is
         unavailable, this takes at most 1 s: held items return to the queue when their leases end.
+        If a `pop` was interrupted, and no later `pop` has returned its items, an error is logged.
         """
         self._end_waits()
         binding = self._binding
@@ -318,6 +320,7 @@ class DelayQueue(threads.DelayQueueSide):
             self._leave(goodbye)
         finally:
             goodbye.close()
+            warn_of_unread(self.name, self._sessions)
         self.queue.close()
 
     # -- what items and `take` use
@@ -364,27 +367,18 @@ class DelayQueue(threads.DelayQueueSide):
     def _pop(self, count: int, previous_us: int) -> list[Any]:
         with self._sessions.locked() as ours:
             found, ours.left_over = ours.left_over[:count], ours.left_over[count:]
-        client, keys = self._client, self.queue.keys
-        seal, session = Seal(config.signing_keys(), keys), self._sessions.take("pop")
+        session = self._sessions.take("pop")
         try:
             while len(found) < count:
                 asked = min(count - len(found), worker_commands.MAX_POP)
-                reply = client.run(session.pop(keys, asked, previous_us))
-                session.popped()
-                check_stale(reply)
-                data, refused = decoded(seal, reply)
-                found += data
-                if refused:
-                    client.run_many(refusals(keys, refused))
-                warn_of_lost(keys, reply)
-                if not reply.more and len(reply.bodies) < asked:
+                if not self._pop_into(found, self._client, session, asked, previous_us):
                     break
         except BaseException as error:  # the server has removed them: only this process has them
             if not found or not isinstance(error, BideError):
                 with self._sessions.locked() as ours:
                     ours.left_over += found
                 raise
-            log.warning("queue %s: returned fewer items than were due: %s", keys.queue, error)
+            log.warning("queue %s: returned fewer items than were due: %s", self.name, error)
         finally:
             self._sessions.put(session)
         if found:
@@ -393,6 +387,29 @@ class DelayQueue(threads.DelayQueueSide):
         with self._sessions.locked() as ours:
             ours.left_over += found[count:]
         return found[:count]
+
+    def _pop_into(
+        self,
+        found: list[Any],
+        client: blocking.Client,
+        session: ClaimSession,
+        asked: int,
+        previous_us: int = 0,
+    ) -> bool:
+        """Pop up to `asked` items; return whether there may be more.
+
+        If the session's latest pop had no answer, the server returns what that pop has removed.
+        """
+        keys = self.queue.keys
+        reply = client.run(session.pop(keys, asked, previous_us))
+        session.popped()
+        check_stale(reply)
+        data, refused = decoded(Seal(config.signing_keys(), keys), reply)
+        found += data
+        if refused:
+            client.run_many(refusals(keys, refused))
+        warn_of_lost(keys, reply)
+        return reply.more or len(reply.bodies) >= asked
 
     def _begin(self, options: TakeOptions, closes: int) -> Items:
         with self._giving_back(self._give_back):
@@ -554,6 +571,7 @@ class DelayQueue(threads.DelayQueueSide):
         sessions: list[ClaimSession] = []
         try:
             if self._give_back(client):
+                self._read_pops(client)
                 sessions = self._sessions.take_all()
                 names = [session.consumer for session in sessions if not session.pending]
                 client.run_many([worker_commands.worker_leave(keys, name) for name in names])
@@ -564,6 +582,17 @@ class DelayQueue(threads.DelayQueueSide):
         finally:
             for session in sessions:
                 self._sessions.put(session)
+
+    def _read_pops(self, client: blocking.Client) -> None:
+        """Read what pops without an answer have removed, and remove nothing else."""
+        while self._sessions.unread()[1]:
+            session, found = self._sessions.take("pop"), list[Any]()
+            try:
+                self._pop_into(found, client, session, 0)
+            finally:
+                self._sessions.put(session)
+                with self._sessions.locked() as ours:
+                    ours.left_over += found
 
     def _answer(
         self, items: Sequence[ItemCore], outcome: Outcome, when: str = "", data: bytes = b""
