@@ -74,13 +74,18 @@ class Postgres(DatabaseServer):
 
     def empty(self) -> None:
         """Remove all tables, and close the connections of others."""
+        self.disconnect_clients()
+        with self._connect() as connection:
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+
+    def disconnect_clients(self) -> None:
+        """Close the connections of others."""
         with self._connect() as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
             )
-            connection.execute("DROP SCHEMA public CASCADE")
-            connection.execute("CREATE SCHEMA public")
 
     def url(self, driver: str = "psycopg", database: str = "postgres") -> str:
         """The address of a database, for SQLAlchemy."""

@@ -9,8 +9,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from bide.contrib.outbox import sending
 from bide.contrib.sqlalchemy import Outbox
-from bide.contrib.sqlalchemy.tables import BlockingStore
+from bide.contrib.sqlalchemy.tables import AwaitedStore, BlockingStore
 from bide.errors import UsageError
 from tests.contrib.sqlalchemy.conftest import Shop
 from tests.support.eventually import eventually
@@ -51,6 +52,53 @@ def test_an_awaited_relay(shop: Shop, database: str) -> None:
 
     asyncio.run(run())
     assert shop.ids() == {"job-0", "job-1"}
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("breaks", [False, True])
+def test_an_awaited_relay_listens(
+    postgres: Postgres,
+    one_url: str,
+    driver: str,
+    breaks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row wakes it; if the connection breaks, it connects again."""
+    monkeypatch.setattr(sending, "POLL", 0.1 if breaks else 600.0)
+    postgres.empty()
+    shop = Shop(sa.create_engine(postgres.url()), one_url)
+    shop.outbox.fast = False
+    waits, wait = threading.Semaphore(0), AwaitedStore.wait
+
+    def noted(store: AwaitedStore, seconds: float) -> None:
+        waits.release()
+        wait(store, seconds)
+
+    monkeypatch.setattr(AwaitedStore, "wait", noted)
+
+    def place() -> None:
+        for i in range(3):
+            assert waits.acquire(timeout=30)
+            if breaks:
+                postgres.disconnect_clients()
+                shop.disconnect()
+            with shop.begin() as session:
+                shop.outbox.enqueue(session, shop.queue.task(work), i)
+            eventually(lambda: not shop.rows())
+
+    async def run() -> None:
+        engine = create_async_engine(postgres.url(driver))
+        relay = asyncio.create_task(Outbox(Base.metadata, engine, url=shop.url).arelay())
+        await asyncio.to_thread(place)
+        relay.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await relay
+        await engine.dispose()
+
+    asyncio.run(run())
+    assert len(shop.ids()) == 3
+    shop.close()
+    shop.disconnect()
 
 
 def test_a_relay_needs_an_engine(shop: Shop) -> None:

@@ -512,16 +512,21 @@ class AwaitedStore(_Store):
 
     def wait(self, seconds: float) -> None:
         """Return when a row was written, or the relay is stopped, or the time is over."""
-        if self._listening is not None and self._driver.is_closed():
+        driver = None if self._listening is None else self._driver
+        if hasattr(driver, "notifies"):
+            try:
+                return await_only(_wait_for_notify(driver, seconds))
+            except Exception:  # the database is down
+                self._drop_listener()
+        elif driver is not None and driver.is_closed():
             self._drop_listener()
-        await_only(self._wait(seconds))
+        return await_only(self._wait(seconds))
 
     def _listen(self) -> sa.Connection:
-        connection = self._engine.connect()
+        connection = super()._listen()
         driver: Any = connection.connection.driver_connection
-        if not hasattr(driver, "add_listener"):  # not asyncpg: it polls
-            return connection
-        await_only(driver.add_listener(CHANNEL, lambda *_: self._written.set()))
+        if hasattr(driver, "add_listener"):  # asyncpg
+            await_only(driver.add_listener(CHANNEL, lambda *_: self._written.set()))
         return connection
 
     async def _wait(self, seconds: float) -> None:
@@ -531,6 +536,12 @@ class AwaitedStore(_Store):
         except TimeoutError:
             return
         self._written.clear()
+
+
+async def _wait_for_notify(driver: Any, seconds: float) -> None:
+    """Return when a connection of psycopg has a notification, or the time is over."""
+    async for _ in driver.notifies(timeout=seconds, stop_after=1):
+        pass
 
 
 # -- looking and repairing
