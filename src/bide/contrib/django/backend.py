@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -232,14 +233,22 @@ def common_url() -> str | None:
     return urls.pop() if len(urls) == 1 else None
 
 
+def outbox_databases() -> set[str]:
+    """Return the aliases of databases in the OPTIONS of TASKS whose outbox a backend uses."""
+    given = [options.get("outbox", options.get("OUTBOX")) for options in _all_options()]
+    return {using for using in given if isinstance(using, str)}
+
+
 def _servers() -> list[dict[str, str]]:
-    found: list[dict[str, str]] = []
+    keys = ("url", "prefix")
+    return [{key: each[key] for key in keys if each.get(key)} for each in _all_options()]
+
+
+def _all_options() -> Iterator[dict[str, Any]]:
     for backend in (getattr(settings, "TASKS", None) or {}).values():
         kind = import_string(backend["BACKEND"])
         if isinstance(kind, type) and issubclass(kind, Backend):
-            options = backend.get("OPTIONS", {})
-            found.append({key: options[key] for key in ("url", "prefix") if options.get(key)})
-    return found
+            yield backend.get("OPTIONS", {})
 
 
 @lru_cache(maxsize=256)

@@ -9,10 +9,10 @@
 It is an application of its own: projects without it get no tables.
 """
 
-from bide.contrib.django.outbox.writing import Once, Outbox
+from bide.contrib.django.outbox.writing import Once, Outbox, ProjectOutbox
 from bide.contrib.outbox.rows import Fenced
 
 __all__ = ["Fenced", "Once", "Outbox", "outbox"]
 
-outbox = Outbox()
-"""The outbox of the database `default`."""
+outbox: Outbox = ProjectOutbox()
+"""The outbox of the database `default`. Its relay also serves the databases that TASKS names."""

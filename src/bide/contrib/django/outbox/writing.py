@@ -8,6 +8,7 @@ Models are looked up when they are used: this package is imported before Django 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -336,6 +337,23 @@ class Outbox(OutboxBase):
         if sender is None:
             sender = self._senders.setdefault(url, Sender(url))
         self._fast_path.send(partial(round_of, self.using, sender), numbers)
+
+
+class ProjectOutbox(Outbox):
+    """The outbox of `default`, whose relay also serves the databases that TASKS names."""
+
+    def _relay(self, burst: bool, stop: threading.Event) -> int:
+        if len(self._each()) == 1:
+            return super()._relay(burst, stop)
+        return asyncio.run(self._relay_beside(burst, stop))
+
+    async def _relay_beside(self, burst: bool, stop: threading.Event) -> int:
+        return sum(await asyncio.gather(*(one._relay_beside(burst, stop) for one in self._each())))
+
+    def _each(self) -> list[Outbox]:
+        from bide.contrib.django.backend import outbox_databases
+
+        return [Outbox(using) for using in {self.using, *outbox_databases()}]
 
 
 class _Written(AtCommit):
