@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import psycopg
 import pytest
+import redis
 
 from bide import Queue, debounce
 from bide.contrib.outbox import sending
@@ -23,6 +24,7 @@ from bide.testing import eager, isolated_registry
 from tests.support.eventually import eventually
 from tests.support.outboxes import Held
 from tests.support.postgres import Postgres
+from tests.support.users import as_role
 
 
 def work(order: int) -> None: ...
@@ -291,6 +293,30 @@ class RelayTests:
             write_flow(shop, change, place)
         assert shop.rows() == []
         assert shop.queue.fetch("child").state == "blocked"
+
+    def test_a_queue_without_permission_stops_no_other(
+        self, shop: Shop, direct: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        own = shop.at(as_role(shop.url, direct, "producer", "orders"))
+        other = Queue("stock", url=own.url)
+        own.outbox.fast = False
+        with own.writing() as change:
+            for _ in range(2):
+                change.enqueue(other.task(work), 1)
+            change.enqueue(own.queue.task(work).options(job_id="a"), 1)
+        for sent in (1, 0):
+            assert own.outbox.relay(burst=True) == sent
+            errors = {(row.queue, row.error[:12]) for row in own.rows()}
+            assert errors == {("stock", "AccessDenied")}
+            assert all(row.retry_us for row in own.rows()), "they are tried again later"
+            own.set_retry_us(0)
+        assert shop.ids() == {"a"}
+        assert [text[:50] for text in caplog.messages] == [
+            "the rows of queue stock cannot be sent now: The se"
+        ] * 2, "once by each relay"
+        as_role(shop.url, direct, "producer", "orders", "stock")
+        assert own.outbox.relay(burst=True) == 2
+        own.close()
 
     def test_it_waits_for_the_server(
         self, shop: Shop, tmp_server: Callable[..., Server], caplog: pytest.LogCaptureFixture

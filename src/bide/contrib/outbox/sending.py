@@ -42,11 +42,11 @@ from bide.worker.relay import database_problem
 
 log = Log("bide.outbox")
 
-DOWN: Final = (ServerUnavailable, ServerFull, ServerReadOnly, AccessDenied)
+DOWN: Final = (ServerUnavailable, ServerFull, ServerReadOnly)
 """Errors that concern all rows: nothing can be sent until the server, or its settings, change."""
 
-PASSING: Final = (ClientTooOld, DurabilityTimeout, DurabilityUnavailable)
-"""Errors of one row that may not occur later."""
+PASSING: Final = (AccessDenied, ClientTooOld, DurabilityTimeout, DurabilityUnavailable)
+"""Errors of one row that may not occur later; `AccessDenied` is one of all rows of its queue."""
 
 REPLY_TIMEOUT: Final = 1.0
 """Seconds to wait for a reply: the rows are locked meanwhile."""
@@ -142,6 +142,7 @@ class Sender:
         self._is_async = wait is not None
         self._wait: Callable[[Any], Any] = wait or (lambda result: result)
         self._queues: dict[tuple[str, str], AnyQueue] = {}
+        self._denied: set[tuple[str, str]] = set()
         self._eager: list[Callable[[], Any]] = []
 
     def send(self, rows: Sequence[Written]) -> Sent:
@@ -154,6 +155,13 @@ class Sender:
         for place, some in by_queue.items():
             if down is None:
                 down = self._send_to(self.queue(*place), some, errors)
+                if not isinstance(down, AccessDenied):
+                    self._denied.discard(place)
+                    continue
+                if place not in self._denied:
+                    log.warning("the rows of queue %s cannot be sent now: %s", place[1], down)
+                self._denied.add(place)
+                down = None  # another queue may be permitted
             else:
                 errors |= dict.fromkeys((written.number for written in some), down)
         eager, self._eager = self._eager, []
@@ -236,7 +244,7 @@ def is_final(error: BideError) -> bool:
 
 
 def _down(replies: Iterable[Any]) -> BideError | None:
-    return next((reply for reply in replies if isinstance(reply, DOWN)), None)
+    return next((reply for reply in replies if isinstance(reply, (*DOWN, AccessDenied))), None)
 
 
 def _note(
