@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bide.errors import UsageError
-from bide.model.schedule import LONGEST, Cron, cron_of, zone_of
+from bide.model.schedule import LONGEST, Cron, Timing, cron_of, timing_of, zone_of
 
 ZONES = ("Europe/Paris", "America/New_York", "Australia/Lord_Howe", "UTC")
 MINUTE = timedelta(minutes=1)
@@ -142,6 +142,26 @@ def test_a_zone_that_nobody_knows_is_refused(zone: str) -> None:
         zone_of(zone)
     with pytest.raises(UsageError, match="is not a time zone that this machine knows"):
         cron_of("* * * * *", zone)
+
+
+@pytest.mark.parametrize(
+    "text", ["*/90 * * * *", "0 */25 * * *", "0 0 1/32 * *", "0 0 1 */13 *", "0 0 * * 1,*/8"]
+)
+def test_a_step_beyond_its_field_is_refused_in_a_new_schedule(text: str) -> None:
+    with pytest.raises(UsageError, match=r"write a longer interval as every=") as info:
+        timing_of(cron=text)
+    assert text in str(info.value)
+    assert Timing(cron=text, tz="UTC").ahead(0, 0, each=True)[0], "a stored one fires as before"
+
+
+@pytest.mark.parametrize("text", ["*/60 */24 */31 */12 */7", "@hourly"])
+def test_a_step_of_a_whole_field_is_accepted(text: str) -> None:
+    assert timing_of(cron=text).cron == text
+
+
+def test_a_zone_of_the_machine_is_refused_in_a_new_schedule() -> None:
+    with pytest.raises(UsageError, match="write its name, such as 'Europe/Paris'"):
+        timing_of(cron="0 9 * * *", tz="localtime")
 
 
 # -- every minute of some days, as Debian's cron would look at them

@@ -57,6 +57,10 @@ _WORDS: Final = {
     "@hourly": "0 * * * *",
 }
 
+_STEP: Final = re.compile("/([0-9]+)")
+_MOST_STEPS: Final = (60, 24, 31, 12, 7)
+"""Maximum step of each field: the number of its values."""
+
 _BACK: Final = tuple(timedelta(days=days) for days in (1 / 24, 1, 32, 366))
 
 
@@ -511,6 +515,11 @@ def timing_of(
         raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
     if tz is not None and cron is None:
         raise UsageError("tz= goes with cron=: moments and intervals are the same in every zone.")
+    if tz == "localtime":
+        raise UsageError(
+            "tz='localtime' is another zone on each machine; write its name, such as "
+            "'Europe/Paris'."
+        )
     if limit is not None and not is_whole(limit, 1, MOST_FIRED):
         raise UsageError(f"limit must be a whole number from 1 to {MOST_FIRED:,}, not {limit!r}.")
     start_us = 0 if start is None else at_to_us(start, "start")
@@ -518,6 +527,8 @@ def timing_of(
     if start_us and end_us and start_us > end_us:
         raise UsageError(f"start={start} is after end={end}, so it would never fire.")
     read = cron_of(cron, "UTC" if tz is None else tz) if cron is not None else None
+    if read:
+        _check_steps(read)
     return Timing(
         cron=read.text if read else "",
         tz=read.zone if read else "",
@@ -527,6 +538,17 @@ def timing_of(
         end_us=end_us,
         limit=limit or 0,
     )
+
+
+def _check_steps(cron: Cron) -> None:
+    """Refuse a step that is larger than its field; a stored schedule may have one."""
+    for field, most in zip(cron.text.split(), _MOST_STEPS, strict=False):
+        if any(int(step) > most for step in _STEP.findall(field)):
+            raise UsageError(
+                f"cron={cron.text!r} has a step of more than {most} in {field!r}, so it would fire "
+                "only at the start of the range; write a longer interval as every=, such as "
+                "every='90m'."
+            )
 
 
 def _interval(every: Duration) -> int:
