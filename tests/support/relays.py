@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Protocol, Self
 
 import psycopg
@@ -52,6 +53,9 @@ class Shop(Protocol):
 
     def set_retry_us(self, moment_us: int, *ids: str) -> None:
         """Change when rows are sent: those of these jobs, or all."""
+
+    def age(self, by: timedelta) -> None:
+        """As if the rows had been written earlier."""
 
     def ids(self) -> set[str]:
         """The ids of the jobs of the queue that have not ended."""
@@ -144,6 +148,28 @@ class RelayTests:
         sender.close()
         assert shop.queue.fetch("a").state == "delayed"
         assert shop.queue.fetch("b").state == "cancelled"
+
+    def test_delay_and_expiry_of_a_row_that_waited(self, shop: Shop) -> None:
+        """They count from the row; of a job with parents, from their end."""
+        task = shop.queue.task(work)
+        parent = task.enqueue(1)
+        shop.outbox.fast = False
+        with shop.writing() as change:
+            for id, delay in (("over", None), ("late", "20m"), ("early", "2h")):
+                change.enqueue(task.options(job_id=id, delay=delay, expires="1h"), 1)
+            child = task.options(job_id="child", delay="2h", expires="1h", depends_on=parent)
+            change.enqueue(child.options(run_if="ended"), 1)
+        shop.age(timedelta(minutes=70))
+        assert shop.outbox.relay(burst=True) == 4
+        parent.cancel()
+        hour, now = timedelta(hours=1), datetime.now(UTC)
+        found = [shop.queue.fetch(id) for id in ("over", "late", "early", "child")]
+        over, late, early, left = [job.expires - job.due for job in found if job.expires]
+        assert over == timedelta(microseconds=1), "no worker may start it"
+        assert timedelta(minutes=9) < late <= timedelta(minutes=10)
+        assert early == left == hour
+        assert found[2].due < now + hour
+        assert found[3].due > now + 1.9 * hour
 
     def test_calls_of_one_dedup_key_are_sent_in_order(self, shop: Shop) -> None:
         task = shop.queue.task(work)

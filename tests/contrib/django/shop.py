@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from django.core.management import call_command
@@ -16,6 +17,7 @@ from bide.contrib.django.outbox import Outbox
 from bide.contrib.django.outbox.models import Done, Row
 from bide.contrib.django.outbox.writing import round_of
 from bide.contrib.outbox.sending import Round, Sender
+from bide.model.durations import to_us
 from tests.support.outboxes import relaying
 
 APPS = ["bide.contrib.django", "bide.contrib.django.outbox"]
@@ -129,6 +131,10 @@ class Shop:
     def set_retry_us(self, moment_us: int, *ids: str) -> None:
         rows = Row.objects.using(self.using)
         (rows.filter(job_id__in=ids) if ids else rows).update(retry_us=moment_us)
+
+    def age(self, by: timedelta) -> None:
+        rows = Row.objects.using(self.using)
+        rows.update(written_us=models.F("written_us") - to_us(by, "by"))
 
     def send(self, sender: Sender) -> Round:
         return round_of(self.using, sender)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bide import Queue
 from bide.contrib.outbox.sending import Round, Sender
 from bide.contrib.sqlalchemy import Outbox
 from bide.contrib.sqlalchemy.tables import round_of
+from bide.model.durations import to_us
 from tests.support import mariadb as its_mariadb
 from tests.support.mariadb import MariaDB
 from tests.support.order_tables import Base, Order, engine_for
@@ -95,6 +97,12 @@ class Shop:
         change = sa.update(table).values(retry_us=moment_us)
         with self.engine.begin() as connection:
             connection.execute(change.where(table.c.job_id.in_(ids)) if ids else change)
+
+    def age(self, by: timedelta) -> None:
+        table = self.outbox.tables.outbox
+        written_us = table.c.written_us - to_us(by, "by")
+        with self.engine.begin() as connection:
+            connection.execute(sa.update(table).values(written_us=written_us))
 
     def send(self, sender: Sender) -> Round:
         return round_of(self.outbox.tables, self.engine, sender)

@@ -12,6 +12,7 @@ first has committed or rolled back.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -43,6 +44,8 @@ ChangedQueue = Queue | AsyncQueue | DelayQueue | AsyncDelayQueue
 BATCH: Final = 500
 """Maximum number of rows that are sent together."""
 
+_EXPIRES: Final = re.compile(r"^x=\+(\d+)")
+
 LONGEST_STEP: Final = 64
 """Maximum characters of a step of `once`."""
 
@@ -66,20 +69,31 @@ class ChangeRow(NamedTuple):
 
     def prepared(self, elapsed_us: int) -> Prepared:
         """Return the job to enqueue, for a row that was written this long ago."""
+        parents = tuple(self.parents.split())
+        if parents:  # its delay, and its expiry, count from their end
+            elapsed_us = 0
         return Prepared(
             self.job_id,
             shifted(self.due, elapsed_us),
             self.priority,
             self.body,
             self.durability,
-            self.constraints,
-            tuple(self.parents.split()),
+            _expiring(self.constraints, self.due, elapsed_us),
+            parents,
         )
 
 
 def shifted(due: str, elapsed_us: int) -> str:
     """Subtract the time since the row was written from a delay; a moment stays as it is."""
     return due if due[0] == "=" else f"+{max(0, int(due[1:]) - max(0, elapsed_us))}"
+
+
+def _expiring(constraints: str, due: str, elapsed_us: int) -> str:
+    """Subtract the time since the job was due from the time within which it must start."""
+    late_us = elapsed_us - int(due[1:]) if due[0] == "+" else 0
+    if late_us <= 0:
+        return constraints
+    return _EXPIRES.sub(lambda found: f"x=+{max(1, int(found[1]) - late_us)}", constraints)
 
 
 def task_row(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChangeRow:
