@@ -78,6 +78,22 @@ def test_a_delay_is_noted_and_ignored() -> None:
         assert timedelta(hours=1) <= job.due - before < timedelta(hours=1, minutes=1)
 
 
+@shop.mail.task
+def count_items(items: list[int]) -> int:
+    return len(items)
+
+
+def test_a_dedup_policy_is_ignored() -> None:
+    reject = bide.Unique("key", until="10m", on_conflict="reject")
+    with eager():
+        for policy in (reject, bide.debounce("2s"), bide.throttle("1/h")):
+            jobs = [shop.send.options(unique=policy).enqueue(n) for n in (1, 2)]
+            assert [job.enqueue_result for job in jobs] == ["created", "created"]
+            assert [job.result for job in jobs] == ["hello 1", "hello 2"]
+        batched = [shop.mail.batch("key", n, into=count_items) for n in (1, 2)]
+        assert [job.result for job in batched] == [1, 1]
+
+
 def test_a_job_may_say_how_it_ends() -> None:
     with eager():
         later, snoozed = shop.later.enqueue(), shop.snooze.enqueue()
