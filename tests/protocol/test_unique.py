@@ -304,6 +304,15 @@ def test_a_repeat_finds_itself(q: Probe) -> None:
     assert arg_of(q, "a") == 3
 
 
+def test_a_repeat_of_a_duplicate_adds_a_job_if_the_key_is_free_by_then(q: Probe) -> None:
+    for way, word in (("uk,f", "duplicate"), ("ux,f", "rejected")):
+        assert call(q, f"a{word}", way) == ("created", f"a{word}")
+        assert call(q, f"b{word}", way) == (word, f"a{word}")
+        q.settle(q.take(f"a{word}"), "complete")
+        assert call(q, f"b{word}", way) == ("created", f"b{word}")
+        q.settle(q.take(f"b{word}"), "complete")
+
+
 def test_its_own_id_comes_before_its_key(q: Probe) -> None:
     q.add("b")
     call(q, "a")
