@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import AsyncQueue, JobCancelled, ServerFull, ServerUnavailable
+from bide import AsyncQueue, DurabilityUnavailable, JobCancelled, ServerFull, ServerUnavailable
 from bide.client.url import hide_password
 from bide.protocol.commands import enqueue as enqueue_commands
 from tests.support import jobs
@@ -348,3 +348,53 @@ async def test_closing_waits_for_what_is_being_enqueued(
         await closing
         assert [job.created for job in await asyncio.gather(*callers)] == [True] * count
         assert queue._client._open.current.idle == {}, "no connection is left open"
+
+
+async def test_closing_does_not_wait_for_those_who_go_on_enqueueing(queue: AsyncQueue) -> None:
+    async def produce() -> None:
+        for _ in range(100):
+            await queue.enqueue(jobs.add, 1)
+
+    producers = [asyncio.create_task(produce()) for _ in range(4)]
+    await queue.enqueue(jobs.add, 1)
+    closing = asyncio.create_task(queue.close())
+    done, _ = await asyncio.wait([closing, *producers], return_when=asyncio.FIRST_COMPLETED)
+    assert done == {closing}
+    await asyncio.gather(*producers)
+
+
+async def test_closing_bears_a_first_call_with_another_durability(url: str) -> None:
+    with Proxy(url) as proxy:
+        queue = AsyncQueue("work", url=proxy.url)
+        await queue.counts()
+        proxy.hold()
+        callers = [asyncio.create_task(queue.enqueue(jobs.add, 1))]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(queue.close())
+        await asyncio.sleep(0)
+        more = queue.enqueue_many([queue.prepare(jobs.add, (1,))], durability="replica")
+        callers.append(asyncio.create_task(more))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert not closing.done()
+        proxy.deliver()
+        await closing
+        first, second = await asyncio.gather(*callers, return_exceptions=True)
+        assert not isinstance(first, BaseException)
+        assert isinstance(second, DurabilityUnavailable)
+        await queue.close()
+
+
+async def test_what_is_in_flight_at_the_close_leaves_no_connection_open(url: str) -> None:
+    with Proxy(url) as proxy:
+        queue = AsyncQueue("work", url=proxy.url)
+        await queue.counts()
+        proxy.hold()
+        seen = proxy.replies
+        calls = [asyncio.create_task(queue.counts()) for _ in range(60)]  # some wait for others
+        while proxy.replies == seen:  # noqa: ASYNC110 - until an answer is under way
+            await asyncio.sleep(0.001)
+        await queue.close()
+        proxy.deliver()
+        await asyncio.gather(*calls)
+        assert not any(queue._client._open.current.idle.values())
+        await asyncio.to_thread(proxy.wait)

@@ -194,7 +194,10 @@ class AsyncClient(ClientCore):
         return AsyncWakeListener(lambda: self.pop([key], WAKE_WAIT))
 
     async def close(self) -> None:
-        """Close all connections of this event loop; the next command opens new ones."""
+        """Close all connections of this event loop; the next command opens new ones.
+
+        The connection of a call in flight is closed when the call ends.
+        """
         self._open.dispose_closed()
         opened = self._open.current
         for subscription in [*opened.subscriptions.values()]:
@@ -246,6 +249,7 @@ class AsyncClient(ClientCore):
         is in C, and a broken connection is noticed when it is used.
         """
         opened = self._open.current
+        kept = opened.idle
         async with contextlib.nullcontext() if block else opened.slots:
             if is_late(until):  # it may have waited long for a free connection
                 return DeadlineExceeded()
@@ -254,18 +258,20 @@ class AsyncClient(ClientCore):
                 connection = idle.pop() if idle else self._maker(request.node)()
             except OSError as error:  # the library could not read a file that the URL names
                 return error
-            answer = await self._talk(opened, connection, request, self._reply_timeout + block)
+            answer = await self._talk(connection, request, self._reply_timeout + block)
             if not request.is_question:
                 self.answers = not isinstance(answer, Exception)
             if isinstance(answer, redis.ConnectionError | redis.TimeoutError):
                 # The node may never come back, and its idle connections would stay open.
                 for other in opened.idle.pop(request.node, ()):
                     await other.disconnect(nowait=True)
+            elif opened.idle is not kept:  # the client was closed meanwhile
+                await connection.disconnect(nowait=True)
+            elif not isinstance(answer, Exception):
+                opened.idle.setdefault(request.node, []).append(connection)
             return answer
 
-    async def _talk(
-        self, opened: _Open, connection: Any, request: NodeRequest, reply_timeout: float
-    ) -> Answer:
+    async def _talk(self, connection: Any, request: NodeRequest, reply_timeout: float) -> Answer:
         replies: list[Any] = []
         is_new = False
         loop = asyncio.get_running_loop()
@@ -303,10 +309,6 @@ class AsyncClient(ClientCore):
             self.answered = time.monotonic()
             if not self._state.reached:
                 self._state = self._state._replace(reached=True)
-        if opened.left:
-            await connection.disconnect(nowait=True)
-        else:
-            opened.idle.setdefault(request.node, []).append(connection)
         return replies
 
 
@@ -337,12 +339,9 @@ class _Open:
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.shared: Coalescer[Command[Any], Any] = Coalescer(attempt_many, MOST_SHARED)
         self.subscriptions: dict[str, Subscription] = {}
-        self.left = False
-        """Whether it was abandoned: connections that return are closed."""
 
     def abandon(self) -> None:
         """Drop all connections without telling the server."""
-        self.left = True
         for subscription in self.subscriptions.values():
             subscription.abandon()
         for connection in self.take_idle():

@@ -23,7 +23,8 @@ R = TypeVar("R")
 
 
 class _Caller(NamedTuple, Generic[R, T]):
-    request: R
+    request: R | None
+    """None if it only waits for the requests before it."""
     answer: asyncio.Future[T]
 
 
@@ -39,7 +40,6 @@ class Coalescer(Generic[R, T]):
         self._waiting: list[_Caller[R, T]] = []
         self._busy = False
         self._sender: asyncio.Task[None] | None = None
-        self._settled: asyncio.Future[None] | None = None
 
     async def run(self, request: R) -> T:
         """Run a request together with others."""
@@ -64,20 +64,18 @@ class Coalescer(Generic[R, T]):
         return await answer
 
     async def settled(self) -> None:
-        """Wait until no round trip is in flight."""
+        """Wait for the requests that were made before, and not for those that come meanwhile."""
         if self._busy:
-            self._settled = self._settled or asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._settled])
+            answered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            self._waiting.append(_Caller(None, answered))
+            await asyncio.wait([answered])
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._waiting:
             self._sender = loop.create_task(self._send_waiting())
             self._sender.add_done_callback(self._sent)
-            return
-        self._busy = False
-        settled, self._settled = self._settled, None
-        if settled is not None:
-            settled.set_result(None)
+        else:
+            self._busy = False
 
     def _sent(self, sender: asyncio.Task[None]) -> None:
         """Serve callers that came meanwhile; if the sender was cancelled, cancel them too."""
@@ -89,25 +87,29 @@ class Coalescer(Generic[R, T]):
 
     async def _send_waiting(self) -> None:
         while self._waiting:
-            callers = [one for one in self._waiting[: self._most] if not one.answer.done()]
-            self._waiting = self._waiting[self._most :]
+            these, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            callers = [
+                (request, answer)
+                for request, answer in these
+                if request is not None and not answer.done()
+            ]
             results: Sequence[T | Exception]
             try:
-                results = await self._send([caller.request for caller in callers])
-            except Exception as error:
-                results = [error] * len(callers)
-            except BaseException:
-                for caller in callers:
-                    caller.answer.cancel()
-                raise
-            for caller, result in zip(callers, results, strict=True):
-                if caller.answer.done():  # cancelled
-                    continue
-                if isinstance(result, Exception):
-                    is_ours = isinstance(result, BideError)
-                    caller.answer.set_exception(copy(result) if is_ours else result)
-                else:
-                    caller.answer.set_result(result)
+                try:
+                    results = await self._send([request for request, _ in callers])
+                except Exception as error:
+                    results = [error] * len(callers)
+                for (_, answer), result in zip(callers, results, strict=True):
+                    if answer.done():  # cancelled
+                        continue
+                    if isinstance(result, Exception):
+                        is_ours = isinstance(result, BideError)
+                        answer.set_exception(copy(result) if is_ours else result)
+                    else:
+                        answer.set_result(result)
+            finally:
+                for one in these:  # no more comes for those that have no result
+                    one.answer.cancel()
 
 
 class PerLoop(Generic[T]):

@@ -89,7 +89,7 @@ class AsyncQueueSide(QueueCore[aio.AsyncClient]):
     async def _wind_up(self) -> None:
         """Stop the listeners of this event loop, and wait for the enqueues in flight."""
         await stop_all(self._listeners)
-        for coalescer in self._coalescers.current.values():
+        for coalescer in [*self._coalescers.current.values()]:  # a call meanwhile may add one
             await coalescer.settled()
 
     def _leave(self, client: aio.AsyncClient) -> None:
