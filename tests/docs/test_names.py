@@ -92,6 +92,8 @@ OTHERS: Final[dict[str, tuple[str, ...]]] = {
     "docs/howto/outbox.md": (
         *(
             "create_all",
+            "schema_translate_map",
+            "MetaData",
             "AsyncEngine",
             "AsyncSession",
             "Connection",
