@@ -18,9 +18,10 @@ import redis
 
 from bide import Queue, debounce
 from bide.contrib.outbox import sending
+from bide.contrib.outbox.rows import BATCH
 from bide.contrib.outbox.sending import Round, Sender, Sent, Written
 from bide.embedded import Server
-from bide.errors import ServerUnavailable
+from bide.errors import ServerFull, ServerUnavailable
 from bide.testing import eager, isolated_registry
 from tests.support.eventually import eventually
 from tests.support.outboxes import Held
@@ -342,6 +343,34 @@ class RelayTests:
         ] * 2, "once by each relay"
         as_role(shop.url, direct, "producer", "orders", "stock")
         assert own.outbox.relay(burst=True) == 2
+        own.close()
+
+    def test_a_server_that_is_full_still_takes_changes(
+        self, shop: Shop, tmp_server: Callable[..., Server]
+    ) -> None:
+        """Jobs that are cancelled free its memory, and their rows are behind others."""
+        server = tmp_server()
+        own = shop.at(server.url)
+        task = own.queue.task(work)
+        a, b = (task.options(delay="1h").enqueue(i) for i in range(2))
+        other = Queue("stock", url=own.url)
+        c = other.task(work).options(delay="1h").enqueue(1)
+        with redis.Redis.from_url(server.url) as direct:
+            direct.config_set("maxmemory", "1mb")
+        with own.writing() as change:
+            change.enqueue(task.options(job_id="new"), 1)
+            change.cancel(own.queue, a.id)
+            change.cancel(other, c.id)
+        assert [row.job_id for row in own.rows()] == ["new"], "the fast path has sent the others"
+        own.outbox.fast = False
+        with own.writing() as change:
+            for i in range(BATCH):
+                change.enqueue(task, i)
+            change.cancel(own.queue, b.id)
+        with pytest.raises(ServerFull):
+            own.outbox.relay(burst=True)
+        assert [job.refresh().state for job in (a, b, c)] == ["cancelled"] * 3
+        assert {row.verb for row in own.rows()} == {"enqueue"}
         own.close()
 
     def test_it_waits_for_the_server(

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol
 
 from bide.client import aio, blocking
-from bide.contrib.outbox.rows import BATCH, AnyQueue, ChangeRow, shifted
+from bide.contrib.outbox.rows import BATCH, AnyQueue, ChangeRow, Verb, shifted
 from bide.errors import (
     AccessDenied,
     BideError,
@@ -47,6 +47,9 @@ DOWN: Final = (ServerUnavailable, ServerFull, ServerReadOnly)
 
 PASSING: Final = (AccessDenied, ClientTooOld, DurabilityTimeout, DurabilityUnavailable)
 """Errors of one row that may not occur later; `AccessDenied` is one of all rows of its queue."""
+
+ADDING: Final[tuple[Verb, ...]] = ("enqueue", "push")
+"""The verbs that add jobs: a server that is full refuses them."""
 
 REPLY_TIMEOUT: Final = 1.0
 """Seconds to wait for a reply: the rows are locked meanwhile."""
@@ -153,15 +156,15 @@ class Sender:
         for written in sorted(rows):
             by_queue.setdefault((written.row.prefix, written.row.queue), []).append(written)
         for place, some in by_queue.items():
-            if down is None:
-                down = self._send_to(self.queue(*place), some, errors)
-                if not isinstance(down, AccessDenied):
+            if down is None or isinstance(down, ServerFull):  # which still takes changes
+                stopped = self._send_to(self.queue(*place), some, errors)
+                if not isinstance(stopped, AccessDenied):
                     self._denied.discard(place)
+                    down = stopped or down
                     continue
                 if place not in self._denied:
-                    log.warning("the rows of queue %s cannot be sent now: %s", place[1], down)
+                    log.warning("the rows of queue %s cannot be sent now: %s", place[1], stopped)
                 self._denied.add(place)
-                down = None  # another queue may be permitted
             else:
                 errors |= dict.fromkeys((written.number for written in some), down)
         eager, self._eager = self._eager, []
@@ -185,8 +188,8 @@ class Sender:
     def _send_to(
         self, queue: AnyQueue, rows: Sequence[Written], errors: dict[int, BideError]
     ) -> BideError | None:
-        adding = [written for written in rows if written.row.verb in ("enqueue", "push")]
-        changing = [written for written in rows if written.row.verb not in ("enqueue", "push")]
+        adding = [written for written in rows if written.row.verb in ADDING]
+        changing = [written for written in rows if written.row.verb not in ADDING]
         down: BideError | None = None
         if any(written.row.verb == "push" for written in adding):
             mark = job_commands.mark_data(queue.keys, RETENTION, True)
@@ -195,11 +198,11 @@ class Sender:
             down = self._add(queue, adding, errors)
         else:
             errors |= dict.fromkeys((written.number for written in adding), down)
-        if down is not None:
+        if down is not None and not isinstance(down, ServerFull):
             _note(changing, [down] * len(changing), errors)
             return down
         commands = [_change(queue, written) for written in changing]
-        return _note(changing, self._run(queue, commands), errors)
+        return _note(changing, self._run(queue, commands), errors) or down
 
     def _add(
         self, queue: AnyQueue, rows: Sequence[Written], errors: dict[int, BideError]
@@ -282,7 +285,9 @@ class Round(NamedTuple):
     """In eager mode, the runs of the jobs, for after the commit."""
 
 
-def claim(table: str, database: str, most: str, numbers: str | None = None) -> str:
+def claim(
+    table: str, database: str, most: str, numbers: str | None = None, *, changes: bool = False
+) -> str:
     """Return the SQL that removes rows to send, and returns them; a rollback restores them.
 
     The transaction has the locks of these rows until it ends, so no other sender has them. A row
@@ -293,8 +298,9 @@ def claim(table: str, database: str, most: str, numbers: str | None = None) -> s
         database: `postgresql` or `sqlite`.
         most: the placeholder for the maximum number of rows.
         numbers: the placeholder for the list of rows, in its brackets; by default any are taken.
+        changes: whether rows that add jobs are left out.
     """
-    chosen = choose(table, database, most, numbers)
+    chosen = choose(table, database, most, numbers, changes=changes)
     delete = f"DELETE FROM {table} WHERE id IN"
     returning = f"RETURNING {_columns(database)}"
     if database == "postgresql":
@@ -304,11 +310,14 @@ def claim(table: str, database: str, most: str, numbers: str | None = None) -> s
     return f"{delete} ({chosen}) {returning}"
 
 
-def choose(table: str, database: str, most: str, numbers: str | None = None) -> str:
+def choose(
+    table: str, database: str, most: str, numbers: str | None = None, *, changes: bool = False
+) -> str:
     """Return the SQL that finds the numbers of rows to send; arguments as for `claim`."""
     return (
         f"SELECT row_.id FROM {table} AS row_ WHERE row_.retry_us <= {NOW_US[database]} "
         f"AND {_follows_none(table)} "
+        f"{f'AND row_.verb NOT IN {ADDING} ' if changes else ''}"
         f"{f'AND row_.id IN {numbers} ' if numbers else ''}ORDER BY row_.id LIMIT {most}"
     )
 
@@ -460,8 +469,8 @@ class FastPath:
 class RelayStore(Protocol):
     """The database's side of a relay."""
 
-    def round(self) -> Round:
-        """Send up to `rows.BATCH` rows."""
+    def round(self, changes: bool = False) -> Round:
+        """Send up to `rows.BATCH` rows; with `changes`, none that add jobs."""
         raise NotImplementedError
 
     def sweep(self) -> int:
@@ -489,6 +498,8 @@ def relay(store: RelayStore, stopped: Callable[[], bool], burst: bool = False) -
                 swept_at = time.monotonic()
                 store.sweep()
             problem = done.down
+            if isinstance(problem, ServerFull):
+                done = done._replace(sent=done.sent + store.round(changes=True).sent)
         except Exception as error:  # the database is down, or does not have the tables
             done, problem = Round(), error
         sent += done.sent

@@ -159,23 +159,29 @@ def check_dialect(dialect: sa.Dialect) -> None:
 
 
 @lru_cache(maxsize=64)
-def claim(table: sa.Table, dialect: sa.Dialect, of_numbers: bool) -> sa.Executable:
+def claim(
+    table: sa.Table, dialect: sa.Dialect, of_numbers: bool, changes: bool = False
+) -> sa.Executable:
     """Return the statement that claims rows: see `bide.contrib.outbox.sending.claim`.
 
     Its parameters are `most`, and, with `of_numbers`, `numbers`.
     """
     numbers = ":numbers" if of_numbers else None
-    return _text(sending.claim(_name(table, dialect), dialect.name, ":most", numbers), of_numbers)
+    name = _name(table, dialect)
+    return _text(sending.claim(name, dialect.name, ":most", numbers, changes=changes), of_numbers)
 
 
 @lru_cache(maxsize=64)
-def choose(table: sa.Table, dialect: sa.Dialect, of_numbers: bool) -> sa.Executable:
+def choose(
+    table: sa.Table, dialect: sa.Dialect, of_numbers: bool, changes: bool = False
+) -> sa.Executable:
     """Return the statement that locks rows to send on MariaDB, and returns their numbers.
 
     It may miss an earlier row that was committed meanwhile, so look again with `first_of`.
     """
     numbers = ":numbers" if of_numbers else None
-    chosen = sending.choose(_name(table, dialect), dialect.name, ":most", numbers)
+    name = _name(table, dialect)
+    chosen = sending.choose(name, dialect.name, ":most", numbers, changes=changes)
     return _text(f"{chosen} FOR UPDATE SKIP LOCKED", of_numbers)
 
 
@@ -236,8 +242,12 @@ def round_of(
     sender: Sender,
     numbers: Sequence[int] | None = None,
     most: int = BATCH,
+    changes: bool = False,
 ) -> Round:
-    """Send rows, those of `numbers` or any, at most one of each job and each key."""
+    """Send rows, those of `numbers` or any, at most one of each job and each key.
+
+    With `changes`, none that add jobs.
+    """
     table = tables.outbox
     with connect(engine) as connection:
         if numbers is None and engine.dialect.name == "sqlite":
@@ -245,7 +255,7 @@ def round_of(
             if connection.scalar(sa.select(table.c.id).limit(1)) is None:
                 return Round()
             connection.rollback()
-        found = [ClaimedRow.read(row) for row in _claim(connection, table, numbers, most)]
+        found = [ClaimedRow.read(row) for row in _claim(connection, table, numbers, most, changes)]
         if not found:
             return Round()
 
@@ -265,7 +275,11 @@ def round_of(
 
 
 def _claim(
-    connection: sa.Connection, table: sa.Table, numbers: Sequence[int] | None, most: int
+    connection: sa.Connection,
+    table: sa.Table,
+    numbers: Sequence[int] | None,
+    most: int,
+    changes: bool,
 ) -> Sequence[Any]:
     """Remove rows, which locks them."""
     dialect = connection.dialect
@@ -275,10 +289,12 @@ def _claim(
     if dialect.name == "postgresql" and numbers is None:
         connection.exec_driver_sql(WITHOUT_JIT)
     if dialect.name != "mariadb":
-        return connection.execute(claim(table, dialect, numbers is not None), values).all()
+        claiming = claim(table, dialect, numbers is not None, changes)
+        return connection.execute(claiming, values).all()
     # InnoDB locks rows as they are now, but looks for earlier ones as they were at the start of the
     # statement. So a second statement looks for earlier rows after the lock.
-    locked = connection.scalars(choose(table, dialect, numbers is not None), values).all()
+    choosing = choose(table, dialect, numbers is not None, changes)
+    locked = connection.scalars(choosing, values).all()
     if not locked:
         return ()
     found = connection.execute(first_of(table, dialect), {"numbers": locked}).all()
@@ -444,12 +460,12 @@ class _Store(RelayStore):
                 self._listening.invalidate()  # so that the pool returns no listening connection
                 self._listening.close()
 
-    def round(self) -> Round:
-        """Send up to `rows.BATCH` rows."""
+    def round(self, changes: bool = False) -> Round:
+        """Send up to `rows.BATCH` rows; with `changes`, none that add jobs."""
         if self._engine.dialect.name == "postgresql" and self._listening is None:
             # Before the read, so that no later row is missed.
             self._listening = self._listen()
-        return round_of(self._outbox.tables, self._engine, self._sender)
+        return round_of(self._outbox.tables, self._engine, self._sender, changes=changes)
 
     def sweep(self) -> int:
         """Remove rows of `once` that are older than `keep`."""

@@ -520,15 +520,22 @@ def insert(using: str, rows: Sequence[ChangeRow]) -> list[int]:
 
 
 def round_of(
-    using: str, sender: Sender, numbers: Sequence[int] | None = None, most: int = BATCH
+    using: str,
+    sender: Sender,
+    numbers: Sequence[int] | None = None,
+    most: int = BATCH,
+    changes: bool = False,
 ) -> Round:
-    """Send rows, those of `numbers` or any, at most one of each job and each key."""
+    """Send rows, those of `numbers` or any, at most one of each job and each key.
+
+    With `changes`, none that add jobs.
+    """
     connection = connections[using]
     is_sqlite = connection.vendor == "sqlite"
     if numbers is None and is_sqlite and not _rows(using).exists():
         return Round()  # even a DELETE of no rows would take the only lock for writing
     with transaction.atomic(using=using):  # pyright: ignore[reportGeneralTypeIssues]
-        found = _claim(connection, numbers, most)
+        found = _claim(connection, numbers, most, changes)
         if not found:
             return Round()
 
@@ -547,7 +554,9 @@ def round_of(
     return done
 
 
-def _claim(connection: Any, numbers: Sequence[int] | None, most: int) -> list[ClaimedRow]:
+def _claim(
+    connection: Any, numbers: Sequence[int] | None, most: int, changes: bool
+) -> list[ClaimedRow]:
     table = connection.ops.quote_name(model("Row")._meta.db_table)
     listed = None if numbers is None else f"({', '.join(['%s'] * len(numbers))})"
     with connection.cursor() as cursor:
@@ -555,7 +564,8 @@ def _claim(connection: Any, numbers: Sequence[int] | None, most: int) -> list[Cl
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         if connection.vendor == "postgresql" and numbers is None:
             cursor.execute(WITHOUT_JIT)
-        cursor.execute(claim(table, connection.vendor, "%s", listed), [*(numbers or ()), most])
+        claiming = claim(table, connection.vendor, "%s", listed, changes=changes)
+        cursor.execute(claiming, [*(numbers or ()), most])
         return [ClaimedRow.read(columns) for columns in cursor.fetchall()]
 
 
@@ -583,8 +593,8 @@ class DjangoStore(RelayStore):
             self._sender.close()
             self._drop_listener()
 
-    def round(self) -> Round:
-        """Send up to `rows.BATCH` rows."""
+    def round(self, changes: bool = False) -> Round:
+        """Send up to `rows.BATCH` rows; with `changes`, none that add jobs."""
         connection = checked_connection(self._using)
         if not connection.in_atomic_block:  # a test may have a transaction
             connection.close_if_unusable_or_obsolete()
@@ -593,7 +603,7 @@ class DjangoStore(RelayStore):
             self._listening = connection.copy()
             with self._listening.cursor() as cursor:
                 cursor.execute(f"LISTEN {CHANNEL}")
-        return round_of(self._using, self._sender)
+        return round_of(self._using, self._sender, changes=changes)
 
     def sweep(self) -> int:
         """Remove rows of `once` that are older than `keep`, unless their job may come again."""
