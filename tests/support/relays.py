@@ -185,6 +185,24 @@ class RelayTests:
         assert claimed == [2, 1, 1, 0]
         assert sorted(job.args for job in shop.queue.jobs("delayed")) == [(2,), (9,)]
 
+    def test_the_fast_path_leaves_most_calls_of_one_key_to_the_relay(self, shop: Shop) -> None:
+        """The commit waits for its rounds, and each sends one of these rows."""
+        task = shop.queue.task(work)
+        calls = range(sending.FAST_ROUNDS + 2)
+
+        def call() -> None:
+            with shop.writing() as change:
+                for i in calls:
+                    change.enqueue(task.options(unique=debounce("1h")), i)
+
+        call()
+        assert len(shop.rows()) == 2
+        assert shop.outbox.relay(burst=True) == 2
+        assert [job.args for job in shop.queue.jobs("delayed")] == [(calls[-1],)]
+        with eager():  # there is no relay
+            call()
+        assert shop.rows() == []
+
     def test_no_relay_overtakes_another(self, shop: Shop) -> None:
         """While one relay sends an enqueue, no other sends the cancel that follows it."""
         if shop.vendor == "sqlite":

@@ -82,6 +82,10 @@ _LONGEST_ERROR: Final = 1000
 _REST: Final = 5.0
 """Seconds without the fast path after the server could not be reached: the relay tries."""
 
+FAST_ROUNDS: Final = 10
+"""Rounds of the fast path for up to `BATCH` rows. Rows of one job or dedup key are sent one per
+round, and the caller's commit waits for the rounds. The relay sends the rest."""
+
 POLL: Final = 1.0
 """Seconds between reads of an empty table."""
 
@@ -453,8 +457,12 @@ class FastPath:
             for i in range(0, len(numbers), BATCH):
                 some = numbers[i : i + BATCH]
                 yield (done := round_of(some))
+                rounds = 1
                 while done.claimed and not done.down and len(some) > done.claimed:
+                    if rounds == FAST_ROUNDS and not done.eager:
+                        break
                     yield (done := round_of(some))
+                    rounds += 1
                 if done.down:
                     self._rests_until = time.monotonic() + _REST
                     log.warning("the relay will send what this process could not: %s", done.down)
