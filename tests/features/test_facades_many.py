@@ -121,7 +121,7 @@ def test_what_was_drawn_and_not_added_is_told_and_can_be_enqueued_again(
 def test_an_iterator_that_raises_is_told_of_also_if_the_server_refuses_meanwhile(
     raw: redis.Redis, queue: Queue
 ) -> None:
-    """Whoever went on with it as after the server's error would lose what it did not give."""
+    """A program that continued with it, as after an error of the server, would lose the rest."""
 
     def giving() -> Iterator[Prepared]:
         yield from prepared(queue, BATCH)

@@ -208,7 +208,7 @@ def test_a_megabyte_of_items_is_full(q: Probe) -> None:
 
 
 def test_a_call_adds_to_few_large_batches(q: Probe) -> None:
-    """They are read and written whole. What finds no room opens another batch."""
+    """They are read and written whole. An item that finds no room opens another batch."""
     for i in range(4):
         give(q, f"a{i}", "x" * 900_000, HUGE, f"k{i}")
     receipts = q.add_many(*(job(f"b{i}", 1, HUGE, f"k{i}") for i in range(4)))

@@ -1,4 +1,4 @@
-"""Where a socket was opened that nobody closed.
+"""The calls that opened a socket, for the warning that nobody closed it.
 
 Python warns about such a socket when it frees it. If the garbage collector does so, this may be
 much later, and pytest blames the test that runs then. So the warning gets a note: the test that
