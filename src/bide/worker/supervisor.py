@@ -622,7 +622,12 @@ def main() -> None:
             if relay is None:
                 await report(worker, line)
             else:
-                await asyncio.gather(report(worker, line), relay())
+                duties = [asyncio.create_task(duty) for duty in (report(worker, line), relay())]
+                try:
+                    await asyncio.gather(*duties)
+                except asyncio.CancelledError:
+                    await asyncio.wait(duties)  # `gather` does not wait until all have stopped
+                    raise
 
         worker.run(config.burst, beside=beside)
     except BideError as error:
