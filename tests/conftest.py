@@ -30,7 +30,7 @@ from hypothesis import settings
 from bide import logs
 from bide.embedded import Server, wheel_server
 from tests.support.cpu_waits import Witness
-from tests.support.opened_sockets import OpenedSockets
+from tests.support.opened_connections import OPENED
 from tests.support.programs import distribution_server, fetched_servers
 from tests.support.proxy import Proxy
 
@@ -82,7 +82,7 @@ SERVERS = [
 
 @pytest.hookimpl(trylast=True)  # after pytest has set its hook
 def pytest_configure(config: pytest.Config) -> None:
-    OpenedSockets().install()
+    OPENED.install()
 
 
 @pytest.fixture(scope="session")

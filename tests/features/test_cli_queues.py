@@ -376,15 +376,15 @@ def test_doctor_fails_where_jobs_would_be_dropped(
 
 def test_doctor_says_what_it_may_not_see(home: Path, tmp_server: Callable[..., Server]) -> None:
     server = tmp_server()
-    permissions = "on >pw ~* &* +@all -info -config -time -evalsha"
+    permissions = "on >hunter2 ~* &* +@all -info -config -time -evalsha"
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "bounded", *permissions.split())
-    url = server.url.replace("unix://", "unix://bounded:pw@")
+    url = server.url.replace("unix://", "unix://bounded:hunter2@")
     shown = said(bide(home, "doctor", url=url), 1)
     assert "INFO is denied" in shown
     assert "TIME is denied" in shown
     assert "fail  scripts       cannot be run" in shown
-    assert "pw" not in shown
+    assert "hunter2" not in shown
 
 
 def test_doctor_prints_its_table_where_nobody_answers(home: Path) -> None:
@@ -404,9 +404,9 @@ def test_doctor_asks_on_where_a_command_is_refused(
 ) -> None:
     server = tmp_server()
     with redis.Redis.from_url(server.url) as client:
-        permissions = "on >pw ~* &* +@all -time -ping -config"
+        permissions = "on >hunter2 ~* &* +@all -time -ping -config"
         client.execute_command("ACL", "SETUSER", "bounded", *permissions.split())
-    url = server.url.replace("unix://", "unix://bounded:pw@")
+    url = server.url.replace("unix://", "unix://bounded:hunter2@")
     shown = said(bide(home, "doctor", url=url))
     assert "note  round trip    not known: PING is denied" in shown
     assert "note  keepalive     not known: CONFIG GET is denied" in shown

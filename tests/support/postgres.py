@@ -15,6 +15,10 @@ from typing import Any
 import psycopg
 
 from tests.support.database import DatabaseServer
+from tests.support.opened_connections import OPENED
+
+for _kind in (psycopg.Connection, psycopg.AsyncConnection):
+    OPENED.note_each(_kind)
 
 _PLACES = Path("/usr/lib/postgresql")
 

@@ -311,10 +311,10 @@ def test_nothing_is_changed_by_looking(desk: Page, mail: Queue) -> None:
 
 def test_only_the_queues_that_were_named_are_there(one_url: str, mail: Queue) -> None:
     hidden = Queue("backroom", url=one_url)
-    job = hidden.enqueue("shop:remind", "psst", delay=60)
-    hidden.enqueue("shop:psst", job_id="psst-2")
+    job = hidden.enqueue("shop:remind", "whisper", delay=60)
+    hidden.enqueue("shop:whisper", job_id="whisper-2")
     about = WorkerReport(
-        "host", 1, ["mail", "backroom"], doing=[RunningTask("backroom", job.id, "psst", 1)]
+        "host", 1, ["mail", "backroom"], doing=[RunningTask("backroom", job.id, "whisper", 1)]
     )
     client = blocking.Client(one_url)
     client.run(queue_commands.heartbeat(keys_of(None), "w1", about))
@@ -325,12 +325,12 @@ def test_only_the_queues_that_were_named_are_there(one_url: str, mail: Queue) ->
         for path in ("/", "/queues", "/jobs", "/failures", "/workers", "/api/timeline"):
             text = page.get(path).text
             assert "backroom" not in text
-            assert "psst" not in text
+            assert "whisper" not in text
         for path in ("/queue", "/jobs", "/job", "/api/range", "/api/timeline"):
             asked = {"from": "1" + "0" * 15, "to": "4" + "0" * 15, "id": job.id}
             reply = page.get(path, q="backroom", **asked)
             assert reply.status == 404
-            assert "psst" not in reply.text
+            assert "whisper" not in reply.text
         assert page.get("/api/job", id=job.id).status == 404
         assert page.post(verb="pause", q="backroom").status == 404
         assert page.post(verb="cancel", q="backroom", id=job.id).status == 404
