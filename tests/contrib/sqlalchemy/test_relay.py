@@ -24,7 +24,8 @@ class TestRelay(RelayTests):
     store = BlockingStore
 
     def shop_on(self, server: Postgres, url: str) -> Shop:
-        return Shop(sa.create_engine(server.url()), url)
+        """Without a pool: replacing one leaves the connections that a relay has then open."""
+        return Shop(sa.create_engine(server.url(), poolclass=sa.NullPool), url)
 
 
 def test_an_awaited_relay(shop: Shop, database: str) -> None:
@@ -99,6 +100,30 @@ def test_an_awaited_relay_listens(
     assert len(shop.ids()) == 3
     shop.close()
     shop.disconnect()
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_a_relay_that_cannot_listen_leaves_no_connection(
+    postgres: Postgres, one_url: str, driver: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A standby, for example, refuses it."""
+
+    async def run() -> None:
+        engine = create_async_engine(postgres.url(driver))
+
+        @sa.event.listens_for(engine.sync_engine, "before_cursor_execute")
+        def refuse(connection: object, cursor: object, statement: str, *more: object) -> None:
+            if statement.startswith("LISTEN"):
+                raise RuntimeError("not here")
+
+        outbox = Outbox(Base.metadata, engine, url=one_url)
+        with pytest.raises(RuntimeError, match="not here"):
+            await outbox.arelay(burst=True)
+        assert engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        await engine.dispose()
+
+    asyncio.run(run())
+    assert caplog.messages == []
 
 
 def test_a_relay_needs_an_engine(shop: Shop) -> None:

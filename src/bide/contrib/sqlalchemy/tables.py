@@ -456,15 +456,13 @@ class _Store(RelayStore):
             return relay(self, stopped, burst)
         finally:
             self._sender.close()
-            if self._listening is not None:
-                self._listening.invalidate()  # so that the pool returns no listening connection
-                self._listening.close()
+            self._drop_listener()
 
     def round(self, changes: bool = False) -> Round:
         """Send up to `rows.BATCH` rows; with `changes`, none that add jobs."""
         if self._engine.dialect.name == "postgresql" and self._listening is None:
             # Before the read, so that no later row is missed.
-            self._listening = self._listen()
+            self._listen()
         return round_of(self._outbox.tables, self._engine, self._sender, changes=changes)
 
     def sweep(self) -> int:
@@ -478,15 +476,23 @@ class _Store(RelayStore):
                 return swept
             swept += found.rowcount
 
-    def _listen(self) -> sa.Connection:
+    def _listen(self) -> None:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        connection.exec_driver_sql(f"LISTEN {CHANNEL}")
-        return connection
+        self._listening = connection
+        try:
+            connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+            self._hear(connection.connection.driver_connection)
+        except BaseException:
+            self._drop_listener()
+            raise
+
+    def _hear(self, driver: Any) -> None:
+        """Set up what a driver needs to hear notifications."""
 
     def _drop_listener(self) -> None:
-        """Listen over a new connection: this one has broken."""
+        """Close the connection that listens; the next round opens a new one."""
         if self._listening is not None:
-            self._listening.invalidate()
+            self._listening.invalidate()  # so that the pool returns no listening connection
             self._listening.close()
             self._listening = None
 
@@ -538,12 +544,9 @@ class AwaitedStore(_Store):
             self._drop_listener()
         return await_only(self._wait(seconds))
 
-    def _listen(self) -> sa.Connection:
-        connection = super()._listen()
-        driver: Any = connection.connection.driver_connection
+    def _hear(self, driver: Any) -> None:
         if hasattr(driver, "add_listener"):  # asyncpg
             await_only(driver.add_listener(CHANNEL, lambda *_: self._written.set()))
-        return connection
 
     async def _wait(self, seconds: float) -> None:
         try:
