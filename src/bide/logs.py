@@ -252,7 +252,8 @@ def setup(
         raise UsageError(f"stream must be an open file, such as sys.stdout, not {to!r}.")
     formatter: logging.Formatter
     if format is None or format == "text":
-        formatter = TextFormatter(to.isatty() and not os.environ.get("NO_COLOR"))
+        is_terminal = getattr(to, "isatty", bool)()
+        formatter = TextFormatter(is_terminal and not os.environ.get("NO_COLOR"))
     elif format == "kv":
         formatter = KeyValueFormatter()
     elif format == "json":
@@ -361,7 +362,7 @@ def _message(record: logging.LogRecord) -> str:
 
 def _blocks(formatter: logging.Formatter, record: logging.LogRecord) -> Iterator[tuple[str, str]]:
     """Yield the parts with many lines: the exception and the stack."""
-    if record.exc_info and record.exc_info[1] is not None:
+    if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None:
         yield "exc", _exception(record)
     elif record.exc_text:
         yield "exc", record.exc_text
@@ -398,7 +399,7 @@ def _quoted(value: Any) -> str:
     """Format a value for logfmt: bare if it is unambiguous, otherwise quoted as in JSON."""
     if value is None:
         return "null"
-    text = value if isinstance(value, str) else _json(value)
+    text = str.__str__(value) if isinstance(value, str) else _json(value)
     if _PLAIN.fullmatch(text) and not _UNSAFE.search(text):
         return text
     return _json(text)

@@ -242,6 +242,21 @@ def test_a_message_stays_on_its_line(kind: logging.Formatter) -> None:
     line.encode()
 
 
+class Forging(str):
+    """Text that formats itself; a text enum formats itself as the name of its member."""
+
+    def __format__(self, spec: str) -> str:
+        return FORGED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_of_another_class_cannot_forge_one_either(kind: logging.Formatter) -> None:
+    line = kind.format(record("hello", field=Forging("kept")))
+    assert FORGED not in line
+    if not isinstance(kind, TextFormatter):
+        assert "kept" in line
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_cannot_forge_one_either(kind: logging.Formatter) -> None:
     made = with_error(FORGED)
@@ -254,6 +269,15 @@ def test_an_exception_cannot_forge_one_either(kind: logging.Formatter) -> None:
     else:
         assert rest == []
         assert first.isprintable()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_whose_exception_was_not_caught_has_none(kind: logging.Formatter) -> None:
+    """`makeLogRecord` does not replace `exc_info=True` by the exception, as a logger does."""
+    made = logging.makeLogRecord({"name": "shop", "msg": "hello", "exc_info": True})
+    line = kind.format(made)
+    assert "hello" in line
+    assert "\n" not in line
 
 
 def test_kv_and_json_keep_what_was_said() -> None:
@@ -319,6 +343,25 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     assert "\x1b" not in shown(io.StringIO())
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in shown(Terminal())
+
+
+class Sink:
+    """A stream with the two methods that a handler needs."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.written.append(text)
+
+    def flush(self) -> None: ...
+
+
+def test_a_stream_need_not_know_whether_it_is_a_terminal() -> None:
+    sink: Any = Sink()
+    logs.setup(stream=sink)
+    logging.getLogger("bide").error("hello")
+    assert "ERROR hello" in "".join(sink.written)
 
 
 def test_a_format_that_there_is_not() -> None:
