@@ -29,7 +29,7 @@ import msgspec
 
 from bide.contrib import needed
 from bide.errors import JobCancelled, PayloadError, TaskNotFound
-from bide.model.context import CurrentJob, Snooze
+from bide.model.context import CurrentJob, PauseQueue, Snooze
 from bide.model.payload.body import Body, decode_envelope
 from bide.protocol.commands.enqueue import Prepared
 from bide.tasks.middleware import FailedAttempt, Middleware
@@ -98,7 +98,7 @@ def _common(queue: str, name: str, kind: str) -> dict[str, str]:
 KEY: Final = "otel"
 """The key in a job's `meta` that holds the trace context of its enqueue."""
 
-_NO_ERRORS: Final = (Snooze, JobCancelled, asyncio.CancelledError)
+_NO_ERRORS: Final = (Snooze, PauseQueue, JobCancelled, asyncio.CancelledError)
 """Exceptions that end a run and are not errors."""
 
 _LINKS: Final = 128

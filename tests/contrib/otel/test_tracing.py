@@ -18,7 +18,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bide import AsyncQueue, DelayQueue, Fail, Queue, Snooze, Worker, current_job, testing
+from bide import (
+    AsyncQueue,
+    DelayQueue,
+    Fail,
+    PauseQueue,
+    Queue,
+    Snooze,
+    Worker,
+    current_job,
+    testing,
+)
 from bide.contrib.otel import Tracing, of_run
 from bide.errors import ServerUnavailable
 from bide.model.context import CurrentJob
@@ -46,6 +56,10 @@ def snoozes() -> None:
     if current_job().attempt and not seen:
         seen.append("snoozed")
         raise Snooze("0s")
+
+
+def pauses() -> None:
+    raise PauseQueue("1h")
 
 
 def needs_a_number(number: int) -> None: ...
@@ -275,6 +289,13 @@ def test_a_snooze_is_no_error_and_each_run_has_a_span(traced: Traced, queue: Que
     runs = traced.spans(SpanKind.CONSUMER)
     assert [run.status.status_code for run in runs] == [StatusCode.UNSET] * 2
     assert [len(run.links) for run in runs] == [1, 1]
+
+
+def test_a_pause_of_the_queue_is_no_error(traced: Traced, queue: Queue) -> None:
+    queue.enqueue(pauses)
+    work(queue)
+    (run,) = traced.spans(SpanKind.CONSUMER)
+    assert run.status.status_code is StatusCode.UNSET
 
 
 @pytest.mark.slow
