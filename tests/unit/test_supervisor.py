@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from threading import Thread
 
 import pytest
 
+from bide.worker.metrics import MOST_TASKS, WorkerMetrics
 from bide.worker.processes.pool import OPENING
 from bide.worker.supervisor import (
     LIVE,
@@ -22,6 +24,7 @@ from bide.worker.supervisor import (
     Notifier,
     Supervisor,
     WorkerConfig,
+    WorkerGone,
     WorkerProcess,
     WorkerStatus,
 )
@@ -138,6 +141,27 @@ def test_a_probe_that_comes_first_after_a_freeze_finds_nothing_wrong(
     supervisor, _ = supervised(child, before)
     supervisor._ran = time.monotonic()
     assert "has not responded" in supervisor._what_is_ill()
+
+
+def test_tasks_keep_their_names_in_the_metrics_when_a_worker_ends() -> None:
+    def report(prefix: str) -> WorkerStatus:
+        metrics = WorkerMetrics()
+        for number in range(MOST_TASKS):
+            metrics.of(f"{prefix}{number}").settled["hold"] = 1
+        return WorkerStatus(1.0, 1.0, {"mail": metrics})
+
+    def settled() -> list[str]:
+        text = asyncio.run(supervisor._metrics())
+        return [line for line in text.splitlines() if 'outcome="hold"' in line]
+
+    supervisor = Supervisor([WorkerConfig({}, True, (None, None))] * 2, 1.0)
+    first, second = supervisor._worker_processes
+    first.started, first.status, second.status = 1.0, report("a"), report("b")
+    before = settled()
+    assert sum(int(line.split()[-1]) for line in before) == 2 * MOST_TASKS
+    second.gone = WorkerGone("ended")
+    supervisor._ended(second, 0)
+    assert settled() == before
 
 
 def test_the_manager_is_forgotten_so_that_children_do_not_answer_it() -> None:

@@ -189,6 +189,14 @@ def add_all(to: ByQueue, more: ByQueue) -> None:
         to.setdefault(queue, WorkerMetrics()).add(metrics)
 
 
+def add_names(to: ByQueue, more: ByQueue) -> None:
+    """Give the tasks of each queue counters of their own, in which nothing is counted yet."""
+    for queue, metrics in more.items():
+        counters = to.setdefault(queue, WorkerMetrics())
+        for task in metrics.tasks:
+            counters.of(task)
+
+
 def metrics_of(keys: Keys, counted: ByQueue | None) -> WorkerMetrics | None:
     """Return the metrics of a queue; None if the worker counts nothing."""
     return None if counted is None else counted.setdefault(keys.queue or "", WorkerMetrics())

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import astuple
@@ -43,9 +43,10 @@ from bide.errors import (
 )
 from bide.logs import Log, count, printable
 from bide.model.latency import CONTENT_TYPE, Distribution, Family, Labels, expose
+from bide.protocol.commands.worker import Outcome
 from bide.worker import Worker
 from bide.worker.lifespan import leave_threads_behind
-from bide.worker.metrics import LATENESS, RUN_TIME, ByQueue, add_all, titled
+from bide.worker.metrics import LATENESS, RUN_TIME, ByQueue, add_all, add_names, titled
 from bide.worker.processes import linux
 from bide.worker.processes.ipc import Reader, send
 from bide.worker.processes.linux import signal_name
@@ -208,9 +209,6 @@ async def _respond(head: bytes, probes: dict[str, Probe], metrics: Metrics | Non
     return "\r\n".join(lines).encode() + (b"" if method == b"HEAD" else body)
 
 
-OUTCOMES: Final = ("complete", "retry", "fail", "snooze", "release", "cancel", "crash")
-
-
 def worker_metrics(metrics: ByQueue, workers: int, deaths: int) -> str:
     """Return the text of `/metrics`, of the sums over all current and former workers."""
     queues = [({"queue": queue}, seen) for queue, seen in sorted(metrics.items())]
@@ -222,7 +220,7 @@ def worker_metrics(metrics: ByQueue, workers: int, deaths: int) -> str:
     settled = [
         ({**of, "outcome": name}, counters.settled.get(name, 0))
         for of, counters in tasks
-        for name in OUTCOMES
+        for name in get_args(Outcome)
     ]
     late = [(of, Distribution(LATENESS, *astuple(counters.lateness))) for of, counters in tasks]
     ran = [(of, Distribution(RUN_TIME, *astuple(counters.run_time))) for of, counters in tasks]
@@ -366,7 +364,7 @@ class Supervisor:
         """The configurations with which a worker has started."""
         self._code = 0
         self._past: ByQueue = {}
-        """The metrics of former workers."""
+        """The metrics of former workers, and the names of all tasks that were reported."""
         self._deaths = 0
         self._ran = time.monotonic()
         """When the supervisor last noted that it runs."""
@@ -576,11 +574,13 @@ class Supervisor:
         return next(filter(None, problems), "")
 
     async def _metrics(self) -> str:
-        metrics: ByQueue = {}
-        add_all(metrics, self._past)
-        for worker_process in self._worker_processes:
-            add_all(metrics, (worker_process.status and worker_process.status.metrics) or {})
-        return worker_metrics(metrics, sum(m.pid > 0 for m in self._worker_processes), self._deaths)
+        reported = [(each.status and each.status.metrics) or {} for each in self._worker_processes]
+        for metrics in reported:  # so that a name that was reported stays when its worker ends
+            add_names(self._past, metrics)
+        total: ByQueue = {}
+        for metrics in (self._past, *reported):
+            add_all(total, metrics)
+        return worker_metrics(total, sum(m.pid > 0 for m in self._worker_processes), self._deaths)
 
 
 __all__ = ["Supervisor"]
