@@ -33,7 +33,7 @@ UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
         ("1h30m", 5_400_000_000),
         ("1h 30m", 5_400_000_000),
         ("1.5h", 5_400_000_000),
-        (" 2D ", 172_800_000_000),
+        (" 2d ", 172_800_000_000),
         ("1w", 604_800_000_000),
         ("250ms", 250_000),
         ("1s5ms7us", 1_005_007),
@@ -111,6 +111,12 @@ def test_a_hundred_years_are_not() -> None:
 )
 def test_text_that_is_no_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a duration.*'250ms', '30s', '1h30m', '2d'"):
+        to_us(text)
+
+
+@pytest.mark.parametrize("text", ["6M", "1H30m", " 2D ", "-5S", "250MS"])
+def test_a_capital_unit_is_refused_since_m_are_minutes(text: str) -> None:
+    with pytest.raises(UsageError, match=r"has a unit in capitals; the units .* m \(minutes\)"):
         to_us(text)
 
 

@@ -136,8 +136,13 @@ def _whole_us(delta: timedelta) -> int:
 
 
 def _parse(text: str, name: str) -> float:
-    compact = text.strip().replace(" ", "").lower()
+    compact = text.strip().replace(" ", "")
     if not _TEXT.fullmatch(compact):
+        if _TEXT.fullmatch(compact.lower()):  # `6M` may mean months
+            raise UsageError(
+                f"{name}={text!r} has a unit in capitals; the units are w, d, h, m (minutes), s, "
+                "ms and us, so write months as days, for example '180d'."
+            )
         raise UsageError(
             f"{name}={text!r} is not a duration; write seconds or, for example, "
             "'250ms', '30s', '1h30m', '2d'."
