@@ -301,9 +301,12 @@ def test_a_schedule_whose_arguments_do_not_fit_is_refused_at_the_decorator(args:
 )
 def test_an_option_among_the_arguments_says_where_options_go(given: str, option: str) -> None:
     task: Any = Queue("mail").task(plain)
-    advice = rf"; an option of the job is given as in task\.options\({option}=\.\.\.\)"
+    advice = rf"; an option of the job is given as in task\.options\({option}=\.\.\.\)\.$"
     with pytest.raises(UsageError, match=rf"takes no argument '{given}' .*{advice}"):
         task.prepare(1, **{given: 5})
+    other: Any = Sender.send
+    with pytest.raises(UsageError, match=rf"as in queue\.enqueue\(function, \.\.\., {option}="):
+        Queue("mail").prepare(other, (Sender(),), {given: 5})
     with pytest.raises(UsageError) as caught:
         task.prepare(1, colour=5)
     assert "option" not in str(caught.value)

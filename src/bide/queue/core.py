@@ -259,7 +259,7 @@ class QueueCore(Generic[C]):
         **options: Unpack[Options],
     ) -> Prepared:
         """Prepare a job for `enqueue_many`; arguments and errors as for `enqueue_call`."""
-        name, signature, defaults, _ = known(task)
+        name, signature, defaults, registered = known(task)
         if self.serializer == "pickle" and self._binding.seal.keyring is None:
             raise UsageError(
                 'serializer="pickle" needs a signing key, because otherwise anyone who can write '
@@ -274,7 +274,9 @@ class QueueCore(Generic[C]):
         if isinstance(task, MethodType):
             args = with_owner(task, args)
         if signature is not None and not signature.fits(args, kwargs):
-            signature.check(args, kwargs, name, _MEANT)
+            # A task may be given to an outbox too, where `enqueue` would be the wrong call.
+            where = "task.options({}=...)" if registered else "queue.enqueue(function, ..., {}=...)"
+            signature.check(args, kwargs, name, _MEANT, where)
         names = signature.positional if signature else ()
         if self._defaults:
             options = self._over_defaults(options, defaults)

@@ -123,6 +123,8 @@ def test_a_mistake_raises_where_the_row_is_written(shop: Shop) -> None:
             outbox.enqueue(session, task, 1, 2, 3)
         with pytest.raises(PayloadError):
             outbox.enqueue(session, task, object())
+        with pytest.raises(UsageError, match=r"as in task\.options\(delay=\.\.\.\)\.$"):
+            outbox.enqueue(session, task, 1, delay="5m")
         with pytest.raises(UsageError, match=r"decorate the function with @queue\.task"):
             outbox.enqueue(session, cancel_unpaid, 1)
         with pytest.raises(UsageError, match="on_conflict"):

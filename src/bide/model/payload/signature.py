@@ -129,10 +129,12 @@ class Signature:
         kwargs: Mapping[str, Any],
         task_name: str,
         options: Mapping[str, str] = MappingProxyType({}),
+        where: str = "",
     ) -> None:
         """Check in the producer that the call fits.
 
-        `options` are names that a caller may pass here by mistake, each with the right option.
+        `options` are names that a caller may pass here by mistake, each with the right option, and
+        `where` is how to give it.
         """
         if self.fits(args, kwargs) or self._is_loose:
             return
@@ -140,10 +142,7 @@ class Signature:
         given = [name for name in kwargs if name in options and name not in self.names]
         if kind == "unknown" and given:
             option = options[given[0]]
-            text += (
-                f"; an option of the job is given as in task.options({option}=...).enqueue(...) or "
-                f"queue.enqueue(function, ..., {option}=...)"
-            )
+            text += f"; an option of the job is given as in {where.format(option)}"
         elif kind == "unknown" and not {"args", "kwargs"}.isdisjoint(kwargs.keys() - self.names):
             text += "; a list of arguments is given to queue.enqueue_call(function, args, kwargs)"
         raise UsageError(f"{task_name} {text}.")
