@@ -289,6 +289,12 @@ def test_what_cannot_be_run_or_stored_is_refused() -> None:
         jobs.add.using(queue_name="elsewhere")
     with pytest.raises(TypeError):
         jobs.add.enqueue(object())
+    with pytest.raises(UsageError, match=r":add needs its argument"):
+        jobs.add.enqueue()
+    with pytest.raises(UsageError, match=r":add takes no argument 'delay' \(it takes: b\)\.$"):
+        jobs.add.enqueue(1, delay="5m")
+    with pytest.raises(UsageError, match=r":knows takes no argument 'at' \(it takes: day\)\.$"):
+        jobs.knows.enqueue(at=date(2030, 1, 1))
     assert counts() == (0, 0)
 
 

@@ -22,7 +22,7 @@ from bide.model.ids import new_id
 from bide.model.options import Options
 from bide.queue import Queue
 from bide.queue.binding import Permit, TaskQueue, note_task_queue
-from bide.tasks.task import check_options
+from bide.tasks.task import check_options, signature_of
 
 
 def _package() -> str:
@@ -124,6 +124,11 @@ class Backend(_Base):  # type: ignore[misc]
             BideError: an argument does not fit the task, or the server refuses.
         """
         self.validate_task(task)
+        name = serve(task)
+        # The registered wrapper has fixed parameters only if it hides the context.
+        signature = signature_of(name, name) if task.takes_context else signature_of(task.func, "")
+        if signature is not None:
+            signature.check(args, kwargs, name)
         result = new_result(task, new_id(), args, kwargs)
         at = task.run_after
         if at is not None and timezone.is_naive(at):
@@ -132,7 +137,7 @@ class Backend(_Base):  # type: ignore[misc]
         options = self._options.copy()
         options["job_id"] = result.id.rpartition(":")[2]
         options["at"], options["priority"] = at, _priority(task.priority)
-        prepared = queue.prepare(serve(task), result.args, result.kwargs, **options)
+        prepared = queue.prepare(name, result.args, result.kwargs, **options)
 
         def emit() -> None:
             signals = part_of(task, "signals")
