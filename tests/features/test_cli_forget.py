@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,25 @@ def test_one_that_holds_something_stays_and_the_way_to_remove_that_is_told(
     said(bide(home, "queues", "purge", "odrers", "--yes", url=one_url))
     said(bide(home, "queues", "resume", "odrers", url=one_url))
     said(bide(home, "queues", "forget", "odrers", url=one_url))
+
+
+def test_the_named_commands_remove_finished_jobs_and_settings_of_groups(
+    home: Path, one_url: str, odrers: Queue
+) -> None:
+    for job in odrers.jobs("waiting"):
+        job.cancel()
+    odrers.group("g").configure(rate="1/s", concurrency=2)
+
+    def named() -> list[str]:
+        refused = error_of(bide(home, "queues", "forget", "odrers", url=one_url), 1)
+        return re.findall("`bide (.*?)`", refused)
+
+    (remove,) = named()
+    said(bide(home, *shlex.split(remove), "--yes", url=one_url))
+    show, limit = named()
+    assert "1/s" in said(bide(home, *shlex.split(show), url=one_url))
+    said(bide(home, *shlex.split(limit.replace("NAME", "g")), url=one_url))
+    assert said(bide(home, "queues", "forget", "odrers", url=one_url)) == "odrers is forgotten.\n"
 
 
 def test_one_that_a_worker_serves_stays(home: Path, one_url: str) -> None:

@@ -209,9 +209,11 @@ _HOLDS: Final = {
     "pending": "holds {n} delayed, waiting or blocked job{s}; "
     "`bide queues purge {queue}` removes them",
     "active": "holds {n} running job{s}; wait until they have finished",
-    "ended": "holds {n} finished job{s}; `bide jobs delete -q {queue}` removes them",
+    "ended": "holds {n} finished job{s}; "
+    "`bide jobs delete -q {queue} -s completed -s failed -s cancelled` removes them",
     "schedules": "has {n} schedule{s}; `bide cron delete -q {queue} NAME` removes one",
-    "groups": "has settings of {n} group{s}; `bide queues groups {queue}` lists them",
+    "groups": "has settings of {n} group{s}; `bide queues groups {queue}` lists them, and "
+    "`bide queues limit {queue} --group NAME --rate none --concurrency none` removes one",
     "edges": "has {n} message{s} for jobs of other queues; "
     "a worker that serves {queue} delivers them",
     "paused": "is paused; `bide queues resume {queue}` ends that",
