@@ -366,6 +366,9 @@ def test_what_is_due_next_over_all_queues(home: Path, one_url: str, mail: Queue)
     assert [job["id"] for job in read(home, one_url, "upcoming", "--within", "90m")] == [b.id]
     none = bide(home, "upcoming", "-q", "other", "--within", "1s", url=one_url)
     assert "No job is due within 1s." in none.stderr
+    assert len(read(home, one_url, "upcoming", "-n", "500")) == 3
+    many = bide(home, "upcoming", "-n", "501", url=one_url)
+    assert (many.returncode, "not in the range 1<=x<=500" in many.stderr) == (2, True)
     other.close()
 
 

@@ -237,7 +237,7 @@ def info(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
 
 @click.command()
 @queues_option("Queue whose jobs are listed; repeat for more.")
-@limit_option("jobs to list", 20, job_commands.MAX_PAGE)
+@limit_option("jobs to list", 20, job_commands.MAX_UPCOMING)
 @option("--within", "DURATION", "Maximum time until a job is due.")
 @masked_site_options
 def upcoming(

@@ -463,7 +463,15 @@ class AsyncQueue(loops.AsyncQueueSide):
     async def upcoming(
         self, count: int = 50, within: Duration | None = None
     ) -> list[AsyncJob[Any]]:
-        """Return the next `count` delayed jobs that are due `within` a time, of any priority."""
+        """Return the delayed jobs that are due next, of any priority.
+
+        Args:
+            count: maximum number of jobs, at most 500.
+            within: maximum time until a job is due; by default there is none.
+
+        Raises:
+            UsageError: an argument is out of range.
+        """
         within_us = 0 if within is None else to_us(within, "within")
         found = await self._client.run(job_commands.upcoming(self.keys, within_us, count))
         return [job for job in await self.fetch_many([id for id, _ in found]) if job is not None]

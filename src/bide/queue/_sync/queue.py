@@ -462,7 +462,15 @@ class Queue(threads.QueueSide):
         return self.where(state="waiting").spread(over)
 
     def upcoming(self, count: int = 50, within: Duration | None = None) -> list[Job[Any]]:
-        """Return the next `count` delayed jobs that are due `within` a time, of any priority."""
+        """Return the delayed jobs that are due next, of any priority.
+
+        Args:
+            count: maximum number of jobs, at most 500.
+            within: maximum time until a job is due; by default there is none.
+
+        Raises:
+            UsageError: an argument is out of range.
+        """
         within_us = 0 if within is None else to_us(within, "within")
         found = self._client.run(job_commands.upcoming(self.keys, within_us, count))
         return [job for job in self.fetch_many([id for id, _ in found]) if job is not None]
