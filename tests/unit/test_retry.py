@@ -11,6 +11,7 @@ import json
 import logging
 import pickle
 import sys
+import types
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -248,6 +249,39 @@ def test_an_error_goes_by_its_name_and_names_are_what_is_kept() -> None:
     assert Retry(1, never_on="asyncio.CancelledError").never_on == (
         f"{asyncio.CancelledError.__module__}.CancelledError",
     )
+
+
+def test_a_module_that_is_imported_after_the_policy_may_rename_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = types.ModuleType("imported_later")
+    late.Refused = Refused  # type: ignore[attr-defined]
+    name = "imported_later.Refused"
+    made = Retry(1, on=name), travel(Retry(1, on=name))
+    final = Retry(1, never_on=name), travel(Retry(1, never_on=name))
+    monkeypatch.setitem(sys.modules, late.__name__, late)
+    assert all(retry.decide(1, RefusedAgain()) is not None for retry in made)
+    assert all(retry.decide(1, RefusedAgain()) is None for retry in final)
+
+
+def local_error(name: str = "Local") -> type[Exception]:
+    class Local(Exception):
+        pass
+
+    Local.__qualname__ = Local.__qualname__.replace("Local", name)
+    return Local
+
+
+def test_an_error_may_be_a_class_inside_of_a_function() -> None:
+    local, other = local_error(), local_error("Other")
+    for retry in (Retry(1, on=local), travel(Retry(1, on=local))):
+        assert retry.decide(1, local()) is not None
+        assert retry.decide(1, other()) is None
+
+
+def test_a_class_whose_name_could_not_be_read_back_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"Retry\(on='.*Bad Thing'\): give exception classes"):
+        Retry(1, on=local_error("Bad Thing"))
 
 
 def test_naming_an_error_imports_nothing() -> None:

@@ -149,9 +149,9 @@ class Retry(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         kinds = type(error).__mro__
         if isinstance(error, JobTimeout):
             kinds = (*kinds, TimeoutError)
-        if any(_is_named(kind, name) for name in self.never_on for kind in kinds):
+        if _has_one(kinds, self.never_on):
             return False
-        return not self.on or any(_is_named(kind, name) for name in self.on for kind in kinds)
+        return not self.on or _has_one(kinds, self.on)
 
     def _delay(
         self,
@@ -254,8 +254,8 @@ def _names(errors: Any, option: str) -> tuple[str, ...]:
 
 def _name(error: Any, option: str) -> str:
     if isinstance(error, type) and issubclass(error, BaseException):
-        return _class_name(error)
-    if not isinstance(error, str) or not _is_path(error):
+        error = _class_name(error)
+    if not isinstance(error, str) or not _is_path(error.replace(".<locals>.", ".")):
         raise UsageError(
             f"Retry({option}={error!r}): give exception classes, or names such as "
             "'TimeoutError' and 'package.module.Error'."
@@ -286,6 +286,11 @@ def _class_name(kind: type) -> str:
     if kind.__module__ == "builtins":
         return kind.__qualname__
     return f"{module_of(kind) or kind.__module__}.{kind.__qualname__}"
+
+
+def _has_one(kinds: Iterable[type], names: Iterable[str]) -> bool:
+    """Whether a name means one of the classes; its module may be loaded only by now."""
+    return any(_is_named(kind, name) for name in map(_true_name, names) for kind in kinds)
 
 
 def _is_named(kind: type, name: str) -> bool:
