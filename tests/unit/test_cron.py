@@ -159,9 +159,10 @@ def test_a_step_of_a_whole_field_is_accepted(text: str) -> None:
     assert timing_of(cron=text).cron == text
 
 
-def test_a_zone_of_the_machine_is_refused_in_a_new_schedule() -> None:
-    with pytest.raises(UsageError, match="write its name, such as 'Europe/Paris'"):
-        timing_of(cron="0 9 * * *", tz="localtime")
+@pytest.mark.parametrize("zone", ["localtime", "posixrules", "Factory", "right/Europe/Paris"])
+def test_a_zone_that_depends_on_the_machine_is_refused_in_a_new_schedule(zone: str) -> None:
+    with pytest.raises(UsageError, match="does not have the same times on each machine"):
+        timing_of(cron="0 9 * * *", tz=zone)
 
 
 # -- every minute of some days, as Debian's cron would look at them

@@ -43,6 +43,8 @@ LONGEST: Final = 200
 """Maximum characters of an expression."""
 
 _LONGEST_ZONE: Final = 64
+_ODD_ZONES: Final = ("localtime", "posixrules", "Factory")
+"""Not the zone of a place: the machine decides."""
 _MINUTE: Final = timedelta(minutes=1)
 _OVERLAP: Final = timedelta(hours=3)
 """More than any clock is set back."""
@@ -429,7 +431,8 @@ class Schedule(NamedTuple):
             missed = max(0, -(-(seen_us + 1 - first_us) // timing.every_us))
             first_us += missed * timing.every_us
             times = (first_us,) if first_us <= (timing.end_us or first_us) else ()
-        closed = timing.kind == "at" or (timing.kind == "every" and not times)
+        first = next(timing.times(times[0] if times else None, seen_us), None)
+        closed = timing.kind == "at" or first is None
         return self._replace(
             timing=timing, paused=False, fired=0, seen_us=seen_us, times=times, closed=closed
         )
@@ -515,10 +518,10 @@ def timing_of(
         raise UsageError("Give one of cron=, every= and at=: a schedule fires by one of them.")
     if tz is not None and cron is None:
         raise UsageError("tz= goes with cron=: moments and intervals are the same in every zone.")
-    if tz == "localtime":
+    if tz in _ODD_ZONES or str(tz).startswith("right/"):
         raise UsageError(
-            "tz='localtime' is another zone on each machine; write its name, such as "
-            "'Europe/Paris'."
+            f"tz={tz!r} does not have the same times on each machine; write the name of a zone, "
+            "such as 'Europe/Paris'."
         )
     if limit is not None and not is_whole(limit, 1, MOST_FIRED):
         raise UsageError(f"limit must be a whole number from 1 to {MOST_FIRED:,}, not {limit!r}.")

@@ -42,6 +42,16 @@ def declare() -> None:
     shop.events.every("1h")(beat)
 
 
+def test_a_declared_schedule_that_has_no_more_times_is_over(bed: TestBed) -> None:
+    end = bed.now() + timedelta(minutes=1)
+    yearly = f"0 0 {(end - timedelta(days=2)):%d %m} *"
+    shop.mail.cron(yearly, end=end)(no_schedule)
+    shop.mail.every("1h", end=end, name="hourly")(no_schedule)
+    foreseen = bed.schedules(no_schedule)
+    assert [schedule.over for schedule in foreseen] == [True, True]
+    assert [schedule.over for schedule in bed.set_schedules(no_schedule)] == [True, True]
+
+
 # -- running them
 
 
