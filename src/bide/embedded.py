@@ -211,15 +211,13 @@ class Server:
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
+        self._life: int | None = None
         self._litter: list[Path] = []
         if directory is None:
             directory = self._temporary()
         self.directory = directory.absolute()
-        if self.directory.exists() and not self.directory.is_dir():
-            raise ServerError(f"{self.directory} is a file, and not a directory: remove it")
         if isinstance(extra, str):
             raise ServerError("extra is a list of words, such as ('--maxmemory', '10mb'), not text")
-        self.directory.mkdir(parents=True, exist_ok=True)
         self._log = self.directory / "server.log"
         self._options = [
             *("--bind", "127.0.0.1"),
@@ -298,10 +296,16 @@ class Server:
     def _launch(self) -> None:
         """Start the waiting shell, then its watcher; let the server start; wait for an answer."""
         try:
+            self.directory.mkdir(parents=True, exist_ok=True)
             start_of_log = self._spawn()
             self._await_answer(start_of_log)
-        except BaseException:
+        except BaseException as error:
             self._end(kill=True)
+            if isinstance(error, OSError):
+                raise ServerError(
+                    f"a server cannot be started in {self.directory} ({error}): choose a directory "
+                    "that this user may write to"
+                ) from None
             raise
 
     def _spawn(self) -> int:
@@ -324,15 +328,19 @@ class Server:
                 env={**os.environ, "LC_ALL": "C"},
             )
         self.pid = self._process.pid
-        self._watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCH, "sh", str(self.pid), *map(str, self._litter)],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
+        # Known before the watcher starts, so that a child forked meanwhile closes it (`_disown`).
+        end, self._life = os.pipe()
+        try:
+            self._watcher = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH, "sh", str(self.pid), *map(str, self._litter)],
+                stdin=end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+            )
+        finally:
+            os.close(end)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as gate:
             gate.write(b"go\n")
@@ -400,6 +408,7 @@ class Server:
         """
         process, self._process = self._process, None
         watcher, self._watcher = self._watcher, None
+        life, self._life = self._life, None
         if process is not None:
             if kill or not self._persist:
                 process.kill()
@@ -408,7 +417,9 @@ class Server:
         if watcher is not None:
             # Before the server is reaped: until then, no other process can have its pid.
             watcher.kill()
-            watcher.communicate()
+            watcher.wait()
+        if life is not None:
+            os.close(life)
         if process is not None:
             assert process.stdin is not None
             process.stdin.close()
@@ -449,8 +460,9 @@ _live: weakref.WeakSet[Server] = weakref.WeakSet()
 def _disown() -> None:
     """In a forked child: close the watchers' pipes, so that servers end with the parent."""
     for server in list(_live):
-        if server._watcher is not None and server._watcher.stdin is not None:
-            server._watcher.stdin.close()
+        life, server._life = server._life, None
+        if life is not None:
+            os.close(life)
 
 
 os.register_at_fork(after_in_child=_disown)

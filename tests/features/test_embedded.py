@@ -285,6 +285,7 @@ OWNER = """
 import os, signal, sys, threading
 from bide.embedded import Server
 
+{first}
 servers = []
 thread = threading.Thread(target=lambda: servers.append(Server.start(binary=sys.argv[1])))
 thread.start()
@@ -299,6 +300,25 @@ if os.fork() == 0:
     signal.pause()
 """
 
+FORK_MEANWHILE = """
+import subprocess
+from bide import embedded
+
+class Popen(subprocess.Popen):
+    def __init__(self, command, **options):
+        super().__init__(command, **options)
+        if embedded._WATCH in command:  # the watcher has started, and nobody knows it yet
+            thread = threading.Thread(target=fork)
+            thread.start()
+            thread.join()
+
+def fork():
+    if os.fork() == 0:
+        signal.pause()
+
+subprocess.Popen = Popen
+"""
+
 Owner = tuple[subprocess.Popen[str], Path]
 OwnerStarter = Callable[..., Owner]
 
@@ -308,11 +328,11 @@ def own() -> Iterator[OwnerStarter]:
     """Start a program that starts a server; give its process and the server's directory."""
     owners: list[subprocess.Popen[str]] = []
 
-    def start(then: str = "") -> Owner:
+    def start(then: str = "", first: str = "") -> Owner:
         binary = wheel_server()
         assert binary is not None
         owner = subprocess.Popen(
-            [sys.executable, "-c", OWNER.format(then=then), binary],
+            [sys.executable, "-c", OWNER.format(then=then, first=first), binary],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -342,6 +362,15 @@ class TestParent:
 
     def test_a_forked_child_does_not_keep_it_alive(self, own: OwnerStarter) -> None:
         owner, directory = own(FORK)
+        with connect(directory) as connection:
+            owner.kill()
+            assert owner.wait(PATIENCE) == -signal.SIGKILL
+            assert ends(connection)
+
+    def test_nor_does_one_that_another_thread_forks_while_it_starts(
+        self, own: OwnerStarter
+    ) -> None:
+        owner, directory = own(first=FORK_MEANWHILE)
         with connect(directory) as connection:
             owner.kill()
             assert owner.wait(PATIENCE) == -signal.SIGKILL

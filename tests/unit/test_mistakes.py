@@ -284,8 +284,11 @@ def untyped(value: Any) -> Any:
 
 def test_what_an_embedded_server_cannot_start_with(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ServerError, match="is a file, and not a directory"):
-        Server.start(tmp_path / "file")
+    (tmp_path / "log" / "server.log").mkdir(parents=True)
+    (tmp_path / "lock" / "server.lock").mkdir(parents=True)
+    for name in ("file", "file/below", "log", "lock"):
+        with pytest.raises(ServerError, match=r"cannot be started in .* \(.*choose a directory"):
+            Server.start(tmp_path / name)
     with pytest.raises(ServerError, match="extra is a list of words"):
         Server.start(extra="--maxmemory 10mb")
 
