@@ -45,6 +45,8 @@ def constraints(
         ),
         (throttle("1/10s"), "t1,10000000", "throttled to 1 in 10s"),
         (throttle("5/m"), "t5,60000000", "throttled to 5 in 60s"),
+        (throttle("1/ 10s"), "t1,10000000", "throttled to 1 in 10s"),
+        (throttle("2/ m"), "t2,60000000", "throttled to 2 in 60s"),
         (
             batch("5s", max_wait="60s", max_size=7),
             "g5000000,60000000,7",
@@ -195,6 +197,8 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
         (lambda: throttle("1/"), "how many runs"),
         (lambda: throttle("1/x"), "the period of a throttle"),
         (lambda: throttle("1/0s"), "empty period"),
+        (lambda: throttle("1/.5s"), "is not a duration"),
+        (lambda: throttle("1/M"), "a unit in capitals"),
         (lambda: throttle(5), "how many runs"),  # type: ignore[arg-type]
         (lambda: batch(1, max_size=0), "from 1 to 10,000"),
         (lambda: batch(1, max_size=10_001), "from 1 to 10,000"),

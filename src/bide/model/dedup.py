@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from bide.errors import UsageError
-from bide.model.durations import Duration, describe, is_whole, to_us
+from bide.model.durations import UNIT_US, Duration, describe, is_whole, to_us
 from bide.model.payload.serializers import Codec, pack, simplify
 
 Key = str | int | Callable[..., str | int] | None
@@ -115,12 +115,13 @@ class Throttle(_Policy, frozen=True):
         """The policy in the form of the constraints."""
         count, slash, period = str(self.rate).partition("/")
         runs = int(count) if count.isascii() and count.isdecimal() else 0
+        period = period.strip()
         if not slash or not period or not 1 <= runs <= MOST_RUNS:
             raise UsageError(
                 f"throttle({self.rate!r}) does not say how many runs in which period; write "
                 f"'1/10s', with a number from 1 to {MOST_RUNS}."
             )
-        text = period if period[:1].isdecimal() else f"1{period}"
+        text = f"1{period}" if period.lower() in UNIT_US else period
         period_us = to_us(text, "the period of a throttle")
         if period_us <= 0:
             raise UsageError(f"throttle({self.rate!r}) has an empty period; write '1/10s'.")

@@ -33,8 +33,8 @@ UNIT_US: Final = {
     "ms": 1_000,
     "us": 1,
 }
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|[wdhms])")
-_TEXT: Final = re.compile(r"-?(?:(?:\d+(?:\.\d+)?(?:ms|us|[wdhms]))+|\d+(?:\.\d+)?)")
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?) *(ms|us|[wdhms])")
+_TEXT: Final = re.compile(r"-? *(?:(?:\d+(?:\.\d+)? *(?:ms|us|[wdhms]) *)+|\d+(?:\.\d+)?)")
 
 
 def to_us(duration: Duration, name: str = "delay") -> int:
@@ -136,9 +136,9 @@ def _whole_us(delta: timedelta) -> int:
 
 
 def _parse(text: str, name: str) -> float:
-    compact = text.strip().replace(" ", "")
-    if not _TEXT.fullmatch(compact):
-        if _TEXT.fullmatch(compact.lower()):  # `6M` may mean months
+    text = text.strip()
+    if not _TEXT.fullmatch(text):
+        if _TEXT.fullmatch(text.lower()):  # `6M` may mean months
             raise UsageError(
                 f"{name}={text!r} has a unit in capitals; the units are w, d, h, m (minutes), s, "
                 "ms and us, so write months as days, for example '180d'."
@@ -147,11 +147,11 @@ def _parse(text: str, name: str) -> float:
             f"{name}={text!r} is not a duration; write seconds or, for example, "
             "'250ms', '30s', '1h30m', '2d'."
         )
-    parts = _PART.findall(compact)
+    parts = _PART.findall(text)
     if not parts:
-        return float(compact) * SECOND_US
+        return float(text.replace(" ", "")) * SECOND_US
     us = sum(float(number) * UNIT_US[unit] for number, unit in parts)
-    return -us if compact.startswith("-") else us
+    return -us if text.startswith("-") else us
 
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
