@@ -301,6 +301,23 @@ def test_arguments_hold_newlines(codec: Codec) -> None:
     assert list(travel("a\nb", "\n", codec=codec, key="\n\n").args) == ["a\nb", "\n"]
 
 
+@ALL_CODECS
+def test_text_that_ends_like_a_signature_is_refused_unless_the_codec_escapes_it(
+    codec: Codec,
+) -> None:
+    text = "a\n\x04 k " + "a" * 64
+    if codec == "json":
+        assert list(travel(text, codec=codec).args) == [text]
+        assert decode_result(encode_result("app.tasks:send", text, codec)) == text
+        return
+    if codec == "msgpack":  # a pickle ends with a dot
+        with pytest.raises(PayloadError, match=r"arguments of .* end like a signature of bide"):
+            encode_body(Body("app.tasks:send", (), {"x": text}, codec=codec))
+        with pytest.raises(PayloadError, match=r"result of .* ends like a signature of bide"):
+            encode_result("app.tasks:send", text, codec)
+    assert list(travel(text, codec=codec).args) == [text], "the dict of kwargs follows it"
+
+
 class Bomb:
     went_off = 0
 

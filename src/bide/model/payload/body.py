@@ -52,7 +52,7 @@ from bide.model.payload.serializers import (
     unpack,
     with_items,
 )
-from bide.model.payload.signing import VARIABLE, unsigned
+from bide.model.payload.signing import VARIABLE, is_signed, unsigned
 
 _MOST_FRAMES: Final = 1_000
 """Maximum number of frames whose text is cached."""
@@ -299,9 +299,19 @@ def encode_body(body: Body, names: Sequence[str] = ()) -> bytes:
             data = head + b"\n" + pack((body.args, body.kwargs), body.codec)
     except Exception as error:  # properties and time zones in the arguments may raise any error
         raise PayloadError(_what_does_not_fit(body, names, error)) from None
+    _check_end(data, f"The arguments of {body.task} end")
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The arguments of {body.task}", len(data)))
     return data
+
+
+def _check_end(data: bytes, what: str) -> None:
+    """Refuse data that end like a signature, because a reader without keys would remove it."""
+    if is_signed(data):
+        raise PayloadError(
+            f"{what} like a signature of bide (a newline, the byte 4, a key's id and 64 digits), "
+            'which readers remove; change the end of the text, or use serializer="json".'
+        )
 
 
 def check_id(id: str) -> None:
@@ -451,7 +461,9 @@ def encode_result(task: str, result: object, codec: Codec = "json") -> bytes:
         raise PayloadError(f"The result of {task}: {reason(error, codec)}.") from None
     if len(data) > MAX_BODY:
         raise PayloadError(_too_large(f"The result of {task}", len(data), "takes", "return"))
-    return _MARKS.get(codec, b"") + data
+    data = _MARKS.get(codec, b"") + data
+    _check_end(data, f"The result of {task} ends")
+    return data
 
 
 def is_pickled(result: bytes) -> bool:
