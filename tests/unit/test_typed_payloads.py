@@ -31,6 +31,7 @@ from typing import (
     Union,
     Unpack,
 )
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pydantic
@@ -39,7 +40,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bide.errors import PayloadError, UsageError
-from bide.model.payload.body import Body, decode_body, encode_body
+from bide.model.payload.body import Body, decode_body, encode_body, encode_result
 from bide.model.payload.serializers import CODECS, Codec
 from bide.model.payload.signature import Signature
 
@@ -878,6 +879,139 @@ assert type(model) is Model and model.n == 5
 assert "pydantic" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class Written(pydantic.BaseModel):
+    cents: int = pydantic.Field(default=0, serialization_alias="amountCents")
+
+
+class WrittenAndNeeded(pydantic.BaseModel):
+    cents: int = pydantic.Field(serialization_alias="amountCents")
+
+
+class Read(pydantic.BaseModel):
+    cents: int = pydantic.Field(default=0, validation_alias="amount_cents")
+
+
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+
+class Logins(pydantic.BaseModel):
+    passwords: dict[str, pydantic.SecretBytes]
+
+
+class Excluded(pydantic.BaseModel):
+    n: int = pydantic.Field(default=0, exclude=True)
+
+
+class Private(pydantic.BaseModel):
+    _n: int = pydantic.PrivateAttr(default=0)
+
+
+class Holder(pydantic.BaseModel):
+    person: Person
+
+
+class Person(pydantic.BaseModel):
+    name: str
+
+
+class Employee(Person):
+    number: int
+
+
+class Ratio(pydantic.BaseModel):
+    ratio: float | None
+
+
+class Again(pydantic.BaseModel):
+    n: int
+
+    @pydantic.model_validator(mode="after")
+    def double(self) -> Again:
+        self.n *= 2
+        return self
+
+
+def with_private(n: int) -> Private:
+    private = Private()
+    private._n = n
+    return private
+
+
+CHANGED = (
+    r"argument 'value' of .*: field '{}' of \w+ is lost or changed .*; give each field one alias="
+)
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Written(cents=500), CHANGED.format("cents")),
+        (
+            WrittenAndNeeded(cents=500),
+            r"cannot be read back from its JSON \(cents: Field required\);",
+        ),
+        (Read.model_validate({"amount_cents": 500}), CHANGED.format("cents")),
+        (Login(password=pydantic.SecretStr("one")), CHANGED.format("password")),
+        (Logins(passwords={"a": pydantic.SecretBytes(b"one")}), CHANGED.format("passwords")),
+        (Excluded(n=5), CHANGED.format("n")),
+        (with_private(5), CHANGED.format("_n")),
+        (Holder(person=Employee(name="a", number=5)), CHANGED.format("person")),
+        (Again(n=5), CHANGED.format("n")),
+        (Ratio(ratio=float("nan")), "holds a NaN or an infinity"),
+        (Ratio(ratio=float("inf")), "holds a NaN or an infinity"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_model_that_would_arrive_changed_is_refused(value: Any, text: str, codec: Codec) -> None:
+    for sent in (value, [value]):
+        with pytest.raises(PayloadError, match=text):
+            travel(asking(Any), [sent], codec=codec)
+    with pytest.raises(PayloadError, match=text.replace("argument 'value'", "The result")):
+        encode_result(TASK, value, codec)
+
+
+class Area(pydantic.BaseModel, extra="forbid"):
+    side: int
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def square(self) -> int:
+        return self.side**2
+
+
+class Parsed(pydantic.BaseModel):
+    numbers: pydantic.Json[list[int]]
+
+
+class Event(pydantic.BaseModel, extra="allow"):
+    at: datetime | None = None
+    data: Any = None
+
+
+TWICE = datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Paris"))
+"""In an hour that repeats; it equals no time of another zone."""
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (Area(side=3), None),
+        (Parsed.model_validate({"numbers": "[1, 2]"}), None),
+        (with_private(0), None),
+        (Event.model_validate({"at": NOW, "more": 5}), None),
+        (Event(data=(1, NOW)), Event(data=[1, NOW.isoformat().replace("+00:00", "Z")])),
+        (Event(at=TWICE), Event(at=datetime.fromisoformat("2024-10-27T02:30+01:00"))),
+    ],
+    ids=repr,
+)
+def test_a_model_that_reads_what_it_writes_arrives(value: Any, read: Any, codec: Codec) -> None:
+    args, _ = travel(asking(type(value)), [value], codec=codec)
+    assert args == [read or value]
 
 
 def test_a_model_that_came_already_made_is_the_same_object() -> None:

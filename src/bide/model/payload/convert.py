@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from bide.model.payload.serializers import simplify
+from bide.model.payload.serializers import simplify, told
 
 _QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
 
@@ -224,19 +224,7 @@ def _model(kind: Any, value: Any) -> Any:
             return kind.model_validate(value)
         return kind.model_validate_json(_written(value))
     except Exception as error:
-        raise TypeError(_told(error)) from None
-
-
-def _told(error: Any) -> str:
-    """Format the errors of a model in one line."""
-    try:
-        found = error.errors()
-        return "; ".join(
-            f"{'.'.join(map(str, complaint['loc'])) or 'value'}: {complaint['msg']}"
-            for complaint in found[:5]
-        )
-    except Exception:
-        return " ".join(str(error).split()) or type(error).__name__
+        raise TypeError(told(error)) from None
 
 
 def _msgspec_knows(hint: Any) -> bool:

@@ -40,6 +40,10 @@ PICKLE_PROTOCOL: Final = 5
 NOT_FINITE: Final = "a NaN or an infinity, which JSON does not have; use None or text"
 ADVICE: Final = "pass plain values (numbers, text, lists, dicts), or an id to look the rest up by"
 
+_MODEL_ADVICE: Final = (
+    "give each field one alias= and a type that JSON has, without exclude=, or pass plain values"
+)
+
 
 def simplify(value: Any) -> Any:
     """Return the plain form of a value that the encoders do not know, or raise `TypeError`."""
@@ -56,8 +60,52 @@ def simplify(value: Any) -> Any:
             "holds a coroutine; write await before the call that returned it, in an async def task."
         )
     if callable(getattr(kind, "model_dump", None)):  # it looks like a pydantic model
-        return value.model_dump(mode="json", by_alias=True)
+        return _dumped(value)
     raise TypeError(f"objects of type {kind.__qualname__} do not fit")
+
+
+def _dumped(model: Any) -> Any:
+    """Return the plain form of a pydantic model; refuse a model that the worker would change."""
+    kind = type(model)
+    plain = model.model_dump(mode="json", by_alias=True, round_trip=True)
+    if not _is_finite(plain):
+        raise PayloadError(f"holds {NOT_FINITE}.")
+    if not hasattr(kind, "model_validate_json"):
+        return plain
+    try:
+        again = kind.model_validate_json(msgspec.json.encode(plain))
+    except Exception as error:
+        why = f"{kind.__qualname__} cannot be read back from its JSON ({told(error)})"
+        raise PayloadError(f"{why}; {_MODEL_ADVICE}.") from None
+    for part in ("__dict__", "__pydantic_extra__", "__pydantic_private__"):
+        fields, read = getattr(model, part, None) or {}, getattr(again, part, None) or {}
+        for name, value in fields.items():
+            if name not in read or not _is_same(value, read[name]):
+                raise PayloadError(
+                    f"field {name!r} of {kind.__qualname__} is lost or changed when the model is "
+                    f"read back from its JSON; {_MODEL_ADVICE}."
+                )
+    return plain
+
+
+def _is_same(value: Any, read: Any) -> bool:
+    """Whether values are equal, or have the same JSON, as times in an hour that repeats have."""
+    try:
+        return bool(value == read) or _json_encoder.encode(value) == _json_encoder.encode(read)
+    except Exception:  # such as a secret, which has no JSON
+        return False
+
+
+def told(error: Any) -> str:
+    """Format the errors of a model in one line."""
+    try:
+        found = error.errors()
+        return "; ".join(
+            f"{'.'.join(map(str, complaint['loc'])) or 'value'}: {complaint['msg']}"
+            for complaint in found[:5]
+        )
+    except Exception:
+        return " ".join(str(error).split()) or type(error).__name__
 
 
 _json_encoder: Final = msgspec.json.Encoder(enc_hook=simplify)
