@@ -49,8 +49,14 @@ def test_for_whom_it_waits_and_because_of_whom_it_was_cancelled(
 def test_one_that_waits_can_be_moved_and_made_to_run(home: Path, one_url: str, mail: Queue) -> None:
     mail.enqueue("shop:greet", job_id="first", delay=600)
     mail.enqueue("shop:greet", job_id="second", depends_on="first")
+    listed = said(bide(home, "jobs", "ls", "-s", "blocked", url=one_url))
+    assert re.search(r"second +blocked +– +shop:greet", listed)
+    (job,) = json.loads(said(bide(home, "jobs", "show", "second", "--json", url=one_url)))["jobs"]
+    assert job["due"] is None
     said(bide(home, "jobs", "reschedule", "second", "--at", "2035-01-01T00:00:00Z", url=one_url))
     shown = said(bide(home, "jobs", "show", "second", url=one_url))
     assert "if it does not wait any more by then" in shown
+    listed = said(bide(home, "jobs", "ls", "-s", "blocked", url=one_url))
+    assert re.search(r"second +blocked +in ", listed)
     said(bide(home, "jobs", "promote", "second", url=one_url))
     assert mail.fetch("second").state == "waiting"

@@ -116,6 +116,21 @@ def test_each_condition(
     assert {mixed[id] for id in ids(queue, **conditions)} == set(expected.split())
 
 
+def test_a_blocked_job_has_no_due_time_unless_one_is_set(queue: Queue) -> None:
+    parent = queue.enqueue(mail, 1, delay="5h")
+    queue.enqueue(mail, 2, depends_on=parent)
+    queue.enqueue(mail, 3, depends_on=parent, delay="10m")
+    moment = datetime.now(UTC) + timedelta(minutes=30)
+    at = queue.enqueue(mail, 4, depends_on=parent, at=moment)
+    long_ago, now = moment - timedelta(days=9), moment - timedelta(minutes=30)
+    assert ids(queue, state="blocked", due_before="1h") == [at.id]
+    assert ids(queue, state="blocked", due_before=moment) == []
+    assert ids(queue, state="blocked", since=long_ago) == [at.id]
+    assert ids(queue, state="blocked", until=now + timedelta(hours=9)) == [at.id]
+    assert ids(queue, state="blocked", older_than=0) == []
+    assert queue.where(state="blocked").count() == 3
+
+
 def test_a_time_until_a_job_is_due_is_read_from_the_servers_clock(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

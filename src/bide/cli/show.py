@@ -487,7 +487,7 @@ def job_columns(with_queue: bool, mask: Mask) -> list[Column]:
         Column("id", lambda seen: short_id(seen.id)),
         *([queue] if with_queue else []),
         Column("state", lambda seen: state_cell(seen.state)),
-        Column("when", lambda seen: relative(-seen.ago), right=True),
+        Column("when", lambda seen: relative(-seen.ago) if seen.has_moment else "–", right=True),
         Column("task", lambda seen: seen.snapshot.task, cut="start"),
         Column("", partial(remark, mask), cut="end"),
     ]

@@ -151,6 +151,13 @@ class FoundJob(NamedTuple):
         return seen.due_us
 
     @property
+    def has_moment(self) -> bool:
+        """Whether that moment is known: most blocked jobs are due as soon as they are unblocked."""
+        seen = self.snapshot
+        is_set = seen.constraints.when.startswith("=") and seen.due_us > seen.now_us
+        return seen.state != State.BLOCKED or is_set
+
+    @property
     def ago(self) -> float:
         """Seconds since that moment, by the server's clock; negative if it is in the future."""
         return (self.snapshot.now_us - self.moment_us) / 1e6
@@ -246,6 +253,9 @@ class Filter:
             error = masked_error(snapshot.notes.error, snapshot.task, mask)
             if not self._fits_error(error):
                 return False
+        bounds = {self.since_us, self.until_us, self.older_us, self.due_before_us}
+        if not seen.has_moment and {*bounds, self.due_within_us} != {None}:
+            return False
         if self.since_us is not None and at_us < self.since_us:
             return False
         if self.until_us is not None and at_us >= self.until_us:

@@ -73,7 +73,9 @@ def brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
         "state": job.state.value,
         **report(job, "task"),
         "description": description,
-        **report(job, "priority", "enqueued", "due", "started", "finished"),
+        **report(job, "priority", "enqueued"),
+        "due": moment_json(job.due) if seen.has_moment else None,
+        **report(job, "started", "finished"),
         **report(job, "run_time", "attempt", "worker", "lateness", "cancelling"),
         "error": error and report(error, "type", "message"),
         "masked": masked,
@@ -204,7 +206,7 @@ def masked_brief(seen: FoundJob, mask: Mask) -> dict[str, Any]:
     progress = seen.snapshot.notes.progress
     return brief(seen, mask) | {
         "description": describe(seen.snapshot, mask),
-        "moment_ago": seen.ago,
+        "moment_ago": seen.ago if seen.has_moment else None,
         "progress": None if progress is None else progress.fraction,
     }
 
