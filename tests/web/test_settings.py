@@ -79,6 +79,14 @@ def test_what_is_invalid_is_said_beside_what_was_sent(
     assert (after.limits, after.retention) == (before.limits, before.retention)
 
 
+@pytest.mark.parametrize("size", [1_234_567_890, 10**15, 2_500_000_000])
+def test_the_size_of_results_is_exact(size: int, desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    mail.configure(retention=Retention(results=size))
+    assert desk.post(**settings(desk) | {"count": "7"}).status == 303
+    assert mail.counts().retention == Retention(86_400, 30 * 86_400, 86_400, 7, size)
+
+
 def test_what_another_has_changed_meanwhile_is_not_lost(desk: Page, mail: Queue) -> None:
     mail.enqueue("shop:remind", delay=60)
     form = settings(desk) | {"rate": "7/s"}

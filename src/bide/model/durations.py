@@ -180,4 +180,4 @@ MOST_BYTES: Final = 10**15
 """A petabyte. A larger size is refused as a mistake."""
 
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)
+_SIZE: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,3})?) ?((?:[kmg]?b)?)", re.IGNORECASE)

@@ -138,11 +138,11 @@ def settings_shown(queue: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _size(number: int) -> str:
-    """Format bytes in a form that `Retention` reads; large numbers are rounded."""
+    """Format bytes in a form that `Retention` reads."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if number >= size and number % size == 0:
             return f"{number // size}{unit}"
-    return str(number) if number < 10**9 else f"{number / 10**9:.3f}GB"
+    return str(number)
 
 
 def stand_of(settings: Mapping[str, str]) -> str:
