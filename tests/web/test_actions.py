@@ -253,6 +253,16 @@ def test_what_has_failed_since_is_not_meant_and_none_twice(desk: Page, mail: Que
     assert "No job matches" in desk.post(**sure(asked)).text, "sent again, as by reloading"
 
 
+def test_a_job_that_is_asked_to_stop_is_not_called_cancelled(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind")
+    mail._client.run(worker_commands.claim(mail.keys, "w1", 1, 1, 60_000_000, 0))
+    asked = desk.post(verb="cancel", q="mail", state="active")
+    text = desk.post(**sure(asked)).text
+    assert "<h1>1 running job asked to stop</h1>" in text
+    assert "cancelled" not in text
+    assert mail.jobs("active")[0].cancelling
+
+
 def test_what_begins_meanwhile_is_not_asked_to_stop(one_url: str, mail: Queue) -> None:
     def take(task: str, kind: str, value: Any) -> Any:
         """A worker takes the job while it is looked at."""
@@ -429,6 +439,7 @@ def sure(page: Reply) -> dict[str, str]:
         {"verb": "pause-schedule", "name": "x"},
         {"verb": "cancel", "from": "1", "to": RANGE["to"]},
         {"verb": "cancel", "from": RANGE["from"]},
+        {"verb": "cancel", **RANGE, "task": "shop:other"},
         {"verb": "cancel", "from": RANGE["to"], "to": RANGE["from"]},
         {"verb": "retry", "state": "delayed"},
         {"verb": "cancel", "state": "blue"},

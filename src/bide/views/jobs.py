@@ -20,6 +20,7 @@ from bide.queue.select import (
     LOOK,
     Filter,
     FoundJob,
+    check_range,
     first_line,
     kind_of,
     masked_error,
@@ -34,9 +35,17 @@ from bide.views.timeline import largest
 
 PAGE: Final = 50
 
+FILTER: Final = (
+    *("state", "task", "group", "arg", "meta"),
+    *("error", "kind", "text", "since", "until"),
+)
+"""The parameters of a filter."""
+
 
 def read_filter(params: Params) -> Filter:
-    """Read `state task group arg meta error kind text since until`."""
+    """Read the parameters that `FILTER` names."""
+    since_us, until_us = params.moment_us("since"), params.moment_us("until")
+    check_range(since_us, until_us, "since=", "until=")
     return Filter(
         states=params.states(),
         task=pattern_of(params.text("task")),
@@ -46,8 +55,8 @@ def read_filter(params: Params) -> Filter:
         error=pattern_of(params.text("error")),
         kind=params.text("kind"),
         text=params.text("text"),
-        since_us=params.moment_us("since"),
-        until_us=params.moment_us("until"),
+        since_us=since_us,
+        until_us=until_us,
     )
 
 
@@ -61,6 +70,8 @@ async def jobs(site: AsyncSite, params: Params) -> dict[str, Any]:
         met = {seen.id for seen in found}
         named = await _named(site, queues, wanted)
         found = [*(one for one in named if one.id not in met), *found]
+    elif wanted.text:  # the first page had it
+        found = [one for one in found if one.id != wanted.text]
     return {
         "jobs": [masked_brief(seen, site.mask) for seen in found],
         "looked": scan.looked,

@@ -18,7 +18,7 @@ from bide.protocol.commands import jobs as job_commands
 from bide.queue._async.scan import AsyncScan
 from bide.queue.select import PAGE, Paging, Place, in_turn
 from bide.views._async import AsyncSite
-from bide.views.jobs import read_filter, read_range
+from bide.views.jobs import FILTER, read_filter, read_range
 from bide.views.params import LATEST_US, Params, read_moment
 
 MOST: Final = 100_000
@@ -82,6 +82,8 @@ async def choose(site: AsyncSite, params: Params, states: Sequence[State]) -> Se
 
 async def _in_range(site: AsyncSite, params: Params) -> Selection:
     from_us, to_us = read_range(params)
+    if any(params.text(name) for name in FILTER):
+        raise UsageError("Choose jobs by a range, from= and to=, or by a filter, not by both.")
     selection = Selection()
     for queue in await site.known(params.queues):
         ids: list[str] = []
