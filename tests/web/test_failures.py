@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import html
+import re
 from collections.abc import Sequence
 from contextlib import closing
+from urllib.parse import parse_qs
 
 import pytest
 import redis
 
-from bide import Queue, Worker
+from bide import Queue, Retry, Worker
 from bide.model.job import Snapshot
 from bide.model.payload.body import ErrorInfo
 from bide.queue.select import kind_of
@@ -73,6 +76,18 @@ def test_one_bound_is_shared_by_all_queues(
     assert group["queues"] == {"few": 2, "many": 4, "more": 4}
     text = page.get("/failures").text
     assert "10 of 23 failed jobs were searched: the newest of each queue." in text
+
+
+def test_links_to_the_jobs_of_a_group_select_its_queue_and_states(
+    page: Page, one_url: str, mail: Queue
+) -> None:
+    fail(one_url, {"mail": 1})
+    mail.enqueue(broken, 2, retry=Retry(3, [3600]))
+    Worker([mail], modules=[__name__]).run(burst=True)
+    links = re.findall(r'href="/jobs\?([^"]*kind=[^"]*)"', page.get("/failures", q="mail").text)
+    failed, retried = [parse_qs(html.unescape(link)) for link in links]
+    assert (failed["state"], failed["q"]) == (["failed"], ["mail"])
+    assert (retried["state"], retried["q"]) == (["delayed", "waiting"], ["mail"])
 
 
 @pytest.mark.slow

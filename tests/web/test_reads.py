@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bide import DelayQueue, Queue, Retry, Worker, current_job
+from bide.protocol.commands import worker as worker_commands
 from bide.protocol.commands.queues import WorkerReport, heartbeat
 from bide.protocol.keys import keys_of
 from bide.web import app
@@ -25,6 +26,10 @@ def broken(order: int) -> None:
 
 def fine(order: int) -> int:
     return order
+
+
+def reporting() -> None:
+    current_job().progress(0.29)
 
 
 def work(queue: Queue) -> None:
@@ -227,6 +232,18 @@ def test_who_is_called_by_its_id_is_found_however_many_others_there_are(
         assert [each["id"] for each in found] == [job.id]
 
 
+def test_a_job_whose_id_is_searched_is_listed_once(page: Page, mail: Queue) -> None:
+    jobs = [
+        mail.prepare("shop:remind", job_id=id, delay=60 + i)
+        for i, id in enumerate(["order-1", "order-2", "order-3", "order"])
+    ]
+    mail.enqueue_many(jobs)
+    first = page.get("/api/jobs", text="order", count=2).json
+    last = page.get("/api/jobs", text="order", count=2, after=first["next"]).json
+    listed = [job["id"] for job in first["jobs"] + last["jobs"]]
+    assert listed == ["order", "order-1", "order-2", "order-3"]
+
+
 def test_what_is_due_when(page: Page, mail: Queue) -> None:
     for delay in (90, 90, 600):
         mail.enqueue("shop:remind", delay=delay)
@@ -290,6 +307,7 @@ def test_secrets_are_masked_wherever_they_would_be_shown(page: Page, mail: Queue
         ("/api/jobs", {"state": "blue"}, 400),
         ("/api/jobs", {"since": "tomorrow"}, 400),
         ("/api/jobs", {"since": "2030-01-01T00:00:00"}, 400),
+        ("/api/jobs", {"since": "2030-01-02T00:00:00Z", "until": "2030-01-01T00:00:00Z"}, 400),
         ("/api/jobs", {"after": "x"}, 400),
         ("/api/jobs", {"after": "0.0.delayed.nobody"}, 400),
         ("/api/jobs", {"after": "0.0.waiting.mail", "state": "delayed"}, 400),
@@ -386,6 +404,15 @@ def test_a_job_with_its_parents_and_children_of_other_queues(
     assert "no longer exists" in page.get("/job", q="mail", id=job.id).text
 
 
+def test_a_blocked_job_has_no_due_time_in_lists(page: Page, mail: Queue) -> None:
+    mail.enqueue("shop:second", depends_on=mail.enqueue("shop:first", delay=60))
+    (job,) = page.get("/api/jobs", state="blocked").json["jobs"]
+    assert (job["due"], job["moment_ago"]) == (None, None)
+    text = page.get("/jobs", state="blocked").text
+    assert "<td>–</td>" in text
+    assert "<time" not in text
+
+
 def test_a_queue_that_is_not_shown_is_not_named(one_url: str, mail: Queue) -> None:
     with closing(Queue("backroom", url=one_url)) as hidden:
         secret = hidden.enqueue("shop:whisper", delay=60)
@@ -419,6 +446,41 @@ def test_from_when_to_when_a_job_was_rescheduled(page: Page, mail: Queue) -> Non
     assert told == sorted(told)
     assert text.count("Rescheduled") == 3
     assert text.rindex("Rescheduled") > text.index("Attempt 1 failed")
+
+
+def test_progress_is_rounded(page: Page, mail: Queue) -> None:
+    job = mail.enqueue(reporting)
+    work(mail)
+    assert page.get("/job", id=job.id).text.count("29 %") == 2
+
+
+def test_the_workers_of_a_queue_without_any(page: Page, mail: Queue, one_url: str) -> None:
+    about = WorkerReport("host", 1, ["mail"], "auto", 5, 1, "1")
+    mail._client.run(heartbeat(keys_of(None), "web1", about))
+    with closing(Queue("other", url=one_url)) as other:
+        other.enqueue("shop:remind", delay=60)
+    text = page.get("/workers", q="other").text
+    assert "No worker serves other" in text
+    assert "bide worker app.tasks -q other" in text
+    assert "No worker runs" not in text
+
+
+def test_a_killed_worker_serves_no_queue(
+    page: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail.enqueue("shop:remind")
+    about = WorkerReport("host", 1, ["mail"], "auto", 5, 1, "1")
+    mail._client.run(heartbeat(keys_of(None), "web1", about))
+    mail._client.run(worker_commands.claim(mail.keys, "web1", 1, 1, 60_000_000, 0))
+    found = page.get("/api/queues").json
+    assert (found["workers"], found["queues"]["mail"]["workers"]) == (1, 1)
+    monkeypatch.setattr("bide.protocol.commands.queues.ALIVE", -1)
+    found = page.get("/api/queues").json
+    assert (found["workers"], found["queues"]["mail"]["workers"]) == (0, 0)
+    assert "No worker runs" in page.get("/queues").text
+    text = page.get("/queue", q="mail").text
+    assert "No worker serves this queue. Start one" in text
+    assert "no sign of life" in text, "it holds a job"
 
 
 def test_a_paused_worker_is_shown_as_paused(page: Page, mail: Queue) -> None:

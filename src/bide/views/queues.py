@@ -136,13 +136,13 @@ async def queues(site: AsyncSite, params: Params) -> dict[str, Any]:
     """Return all queues with their jobs by state and their number of workers."""
     names = await site.queues()
     counts = await site.counts(names)
-    seen = await site.workers(jobs=0)
+    alive = [one for one in await site.workers(jobs=0) if one.alive]
     shown = queues_report(counts)
     for name, each in shown.items():
-        each["workers"] = sum(name in one.about.queues for one in seen)
+        each["workers"] = sum(name in one.about.queues for one in alive)
     latest = max((each.now_us for each in counts.values()), default=0)
     now = moment_json(from_us(latest)) if latest else None
-    return {"now": now, "queues": shown, "workers": len(seen)}
+    return {"now": now, "queues": shown, "workers": len(alive)}
 
 
 async def queue(site: AsyncSite, params: Params) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def render(request: Request, name: str, status: int = 200, **values: Any) -> Res
 
     def link(page: str, **parameters: Any) -> str:
         given = {key: value for key, value in parameters.items() if value not in (None, "")}
-        query = f"?{urlencode(given, errors='surrogateescape')}" if given else ""
+        query = f"?{urlencode(given, doseq=True, errors='surrogateescape')}" if given else ""
         return f"{root}/{'' if page == HOME else page}{query}"
 
     text = (
