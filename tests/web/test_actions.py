@@ -339,6 +339,28 @@ def test_who_looks_on_later_passes_nothing_over(
     assert seen == {job.id for job in jobs}
 
 
+@pytest.mark.parametrize("state", ["blocked", "cancelled"])
+def test_no_page_passes_over_jobs_after_others_were_deleted(
+    state: str, page: Page, mail: Queue
+) -> None:
+    first = mail.enqueue("shop:first", delay=600)
+    jobs = [mail.enqueue("shop:second", depends_on=first).id for _ in range(12)]
+    if state == "cancelled":
+        mail.where(state="blocked").cancel()
+    read = page.get("/api/jobs", state=state, count=4).json
+    seen = [job["id"] for job in read["jobs"]]
+    for id in seen[1:]:
+        mail.fetch(id).delete()
+    added = mail.enqueue("shop:second", depends_on=first)
+    if state == "cancelled":
+        added.cancel()
+    while read["next"]:
+        read = page.get("/api/jobs", state=state, count=4, after=read["next"]).json
+        seen += [job["id"] for job in read["jobs"]]
+    assert sorted(set(seen)) == sorted(jobs)
+    assert len(seen) == len(jobs), "each once"
+
+
 def test_what_is_to_run_again_meanwhile_is_not_deleted(one_url: str, mail: Queue) -> None:
     mail.enqueue(broken, 1, retry=0)
     Worker([mail], modules=[__name__]).run(burst=True)

@@ -5,7 +5,8 @@ The library, the command line and the dashboard share this filter.
 A search reads state by state and queue by queue, a bounded number of jobs at a time, and can be
 continued. A page is read by its offset in the list, and each job that leaves the list before that
 offset moves all others up. So pages overlap. If a page contains nothing that was read before, the
-jobs have moved up by more than the overlap, and the search reads further up.
+jobs have moved up by more than the overlap, and the search reads further up. A continued search of
+a list that gains jobs only at the start compares the sizes of the list, see `Place.start_in`.
 
 `VERBS` is their shared table of changes.
 """
@@ -463,6 +464,8 @@ class Place(NamedTuple):
 
     start: int
     """The index in the list of a queue's jobs in a state."""
+    size: int
+    """The size of that list."""
     looked: int
     """Number of jobs that were read before."""
     state: State
@@ -472,26 +475,38 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         behind = (id for id in self.behind if len(id) <= LONGEST)  # others fit no address
-        return " ".join((f"{self.start}.{self.looked}.{self.state}.{self.queue}", *behind))
+        place = f"{self.start}.{self.size}.{self.looked}.{self.state}.{self.queue}"
+        return " ".join((place, *behind))
 
     @classmethod
     def read(cls, text: str, lists: Sequence[tuple[State, str]]) -> Place:
         """Parse a position; an empty text means the start of the first list."""
         if not text:
-            return cls(0, 0, *(lists[0] if lists else (State.ACTIVE, "")))
+            return cls(0, 0, 0, *(lists[0] if lists else (State.ACTIVE, "")))
         place, *behind = text.split(" ", 1)
-        start, looked, state, queue, *_ = *place.split(".", 3), "", "", "", ""
-        is_number = all(_DIGITS.fullmatch(each) for each in (start, looked))
+        start, size, looked, state, queue, *_ = *place.split(".", 4), "", "", "", "", ""
+        is_number = all(_DIGITS.fullmatch(each) for each in (start, size, looked))
         for one, name in lists if is_number else ():
             if (one, name) == (state, queue):
-                return cls(int(start), int(looked), one, name, tuple(behind))
+                return cls(int(start), int(size), int(looked), one, name, tuple(behind))
         raise UsageError(
             f"after={text[:60]!r} is not a place in these lists; leave it out for the first jobs."
         )
 
     def up(self, by: int) -> Place:
-        """Return the position after so many jobs before it have left the list."""
-        return self._replace(start=max(0, self.start - by), behind=()) if by else self
+        """Return the position after so many jobs before it have left a list in `MOVING`."""
+        if not by or self.state not in MOVING:
+            return self
+        return self._replace(start=max(0, self.start - by), behind=())
+
+    def start_in(self, size: int) -> int:
+        """Return the index of the next job in the list, which now has this size.
+
+        A list that is not in `MOVING` gains jobs only at the start. So the position has moved up
+        by at most the number of jobs by which the list has become shorter.
+        """
+        left = 0 if self.state in MOVING else max(0, self.size - size)
+        return max(0, self.start - left)
 
 
 _DUE: Final = (State.WAITING, State.DELAYED)

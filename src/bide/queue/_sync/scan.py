@@ -128,6 +128,8 @@ class Scan:
     """Number of jobs of the queues in each state."""
     next: Place | None = None
     """The position to continue from; None at the end."""
+    _size: int = 0
+    """The size of the list that is read."""
     _behind: tuple[str, ...] = ()
     _met: dict[str, set[str]] = field(default_factory=dict)
     """By queue, the ids that were read."""
@@ -175,7 +177,7 @@ class Scan:
         for state, queue, fresh in self._pages():
             by_id = {one.id: one for one in self.reader.fetch(queue, [*fresh])}
             for id, at in fresh.items():
-                place = Place(at, self.looked, state, queue, self._behind)
+                place = Place(at, self._size, self.looked, state, queue, self._behind)
                 self.looked += 1
                 self._behind = (id,) if state in MOVING else ()
                 if id in by_id:
@@ -211,11 +213,15 @@ class Scan:
         }
         self.total = sum(self.states[state] for state in self.wanted.states)
         self.looked, most = begin.looked, begin.looked + self.look
-        paging, self._behind = Paging(begin.start, begin.behind), begin.behind
+        size = getattr(counts[begin.queue], begin.state) if lists else 0
+        paging, self._behind = Paging(begin.start_in(size), begin.behind), begin.behind
         for state, queue in lists[lists.index((begin.state, begin.queue)) :] if lists else []:
+            self._size = getattr(counts[queue], state)
             while self._may_hold(counts[queue], state) and not paging.is_over:
                 if self.looked >= most:
-                    self.next = Place(paging.start, self.looked, state, queue, self._behind)
+                    self.next = Place(
+                        paging.start, self._size, self.looked, state, queue, self._behind
+                    )
                     return
                 start, size = paging.page(min(self.page or _READ, most - self.looked))
                 command = job_commands.listing(self.reader.keys(queue), state, start, size)
