@@ -273,6 +273,12 @@ class Server:
         self._end()
         self._launch()
 
+    @property
+    def _has_died(self) -> bool:
+        """Whether the server of this process has ended; a forked child cannot know."""
+        process = self._process
+        return os.getpid() == self._owner and (process is None or process.poll() is not None)
+
     def __enter__(self) -> Self:
         return self
 

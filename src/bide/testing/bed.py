@@ -343,7 +343,7 @@ def url() -> str:
     """
     global _server
     with _server_lock:
-        if _server is None:
+        if _server is None or _server._has_died:
             _server = Server.start()
             atexit.register(_server.stop)
         return _server.url
@@ -395,10 +395,12 @@ class TestBed(BedSchedules):
         self._exit.close()
         leave_overridden()
         self._is_open = False
-        self._client.close()
-        self._store.wipe()
-        with _lock:
-            _opened = None
+        try:
+            self._client.close()
+            self._store.wipe()
+        finally:
+            with _lock:
+                _opened = None
 
     # -- the clock
 
@@ -524,9 +526,13 @@ async def _run_all(work: Work, runner: Runner | AsyncRunner, raise_failures: boo
     __tracebackhide__ = True
     served = Everything()
     while (run := work.next()) is not None:
-        if not work.seen:
-            await runner.wait(copy_context(), runner.inner.open())
-        job_run = await run_job(run, served, runner)
+        try:
+            if not work.seen:
+                await runner.wait(copy_context(), runner.inner.open())
+            job_run = await run_job(run, served, runner)
+        except Exception:  # a resource cannot be opened
+            work.release(run)
+            raise
         seen = work.settle(run, job_run)
         if raise_failures and seen is not None and seen.state is State.FAILED:
             raise seen.failure()

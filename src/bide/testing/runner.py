@@ -67,16 +67,11 @@ def catch(function: Callable[..., Any], *args: Any) -> Caught:
 
 
 async def catch_async(coroutine: Coroutine[Any, Any, Any]) -> Caught:
-    """Await a job's code in a task of its own; only errors for the test pass."""
-    task = asyncio.current_task()
+    """Await a job's code in a task of its own; only errors for the test, and cancellation, pass."""
     try:
         return await coroutine, None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         raise
-    except asyncio.CancelledError as error:
-        if task is not None and task.cancelling():
-            raise
-        return None, error
     except BaseException as error:
         return None, error
 
@@ -276,7 +271,13 @@ async def run_job(
         context.run(enter, run.job or run.as_job())
         run.missing = ""  # there is no other worker that may have the code
     elif call.target.is_async:
-        value, error = await runner.wait(context, catch_async(_in_time(run, call)))
+        try:
+            value, error = await runner.wait(context, catch_async(_in_time(run, call)))
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task() if is_in_loop() else None
+            if task is not None and task.cancelling():
+                raise
+            error = cancelled  # the job has cancelled its own task
     else:
         value, error = await runner.call(context, partial(catch, call.run))
     if not retries:
@@ -366,6 +367,11 @@ class Work:
         self.seen.append(seen)
         return seen
 
+    def release(self, run: RunningJob) -> None:
+        """Return a job to its queue that has not started."""
+        settle = Settle(run.claimed.id, run.claimed.token, "release")
+        self._client.run(run.queue_state.settle([settle]))
+
     def leave(self) -> None:
         """Remove this worker from the server."""
         leaving = [
@@ -394,11 +400,12 @@ class Work:
                 return None, next_us
 
     def _begun(self, queue_state: QueueState, claimed: Claimed) -> RunningJob:
+        run = RunningJob(queue_state, claimed, self._sent, lambda: None)
         if self._runs == self._limit:
-            self._client.run(queue_state.settle([Settle(claimed.id, claimed.token, "release")]))
+            self.release(run)
             raise UsageError(self._too_many())
         self._runs += 1
-        return RunningJob(queue_state, claimed, self._sent, lambda: None)
+        return run
 
     def _claim(self, queue_state: QueueState, count: int) -> tuple[Claim, bool]:
         """Claim until there is a job or nothing left; return whether a message was delivered."""

@@ -16,6 +16,7 @@ def _fresh(signing: str) -> Iterator[None]:
     shop.done.clear()
     shop.begun.clear()
     shop.gate.clear()
+    shop.is_down.clear()
     shop.tenant.set("nobody")
     with isolated_registry():
         yield

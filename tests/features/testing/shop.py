@@ -175,6 +175,14 @@ async def cancel_itself() -> None:
     raise asyncio.CancelledError
 
 
+@events.task
+async def cancel_its_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(3600)
+
+
 @mail.task
 def uses_a_loop(n: int) -> int:
     """Plain code that runs coroutines of its own, as it may in a worker's thread."""
@@ -242,6 +250,14 @@ with isolated_registry():  # so that other tests' workers do not open these
         yield
         done.append("close unused")
 
+    is_down = threading.Event()
+
+    @bide.resource
+    def bank() -> Iterator[str]:
+        if is_down.is_set():
+            raise ConnectionError("the bank is closed")
+        yield "bank"
+
     RESOURCES: list[bide.Resource[Any]] = [ledger, pool, unused]
 
 
@@ -249,6 +265,12 @@ with isolated_registry():  # so that other tests' workers do not open these
 def book(what: str, into: list[str] = ledger.injected) -> list[str]:
     into.append(what)
     return list(into)
+
+
+@mail.task
+def pay(amount: int, at: str = bank.injected) -> str:
+    done.append(("pay", amount))
+    return f"{amount} at {at}"
 
 
 @events.task

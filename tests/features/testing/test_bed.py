@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 import unittest
@@ -17,6 +19,7 @@ import bide
 from bide import Queue, State, UsageError, Worker, testing
 from bide.client import config
 from bide.testing import TestBed
+from bide.testing import bed as bed_module
 from tests.features.testing import shop
 
 SECOND = timedelta(seconds=1)
@@ -111,6 +114,24 @@ def test_it_needs_no_pytest() -> None:
     result = unittest.TestResult()
     Tests("test_it").run(result)
     assert result.wasSuccessful(), result.errors
+
+
+def test_a_server_that_has_died_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bed_module, "_server", None)  # so that this test has one of its own
+    bed = testing.start()
+    server = bed_module._server
+    assert server is not None
+    assert server._process is not None
+    bed.__enter__()
+    os.kill(server.pid, signal.SIGKILL)
+    server._process.wait()
+    with pytest.raises(redis.ConnectionError):
+        bed.__exit__()
+    with testing.start() as bed:
+        shop.send.enqueue(1)
+        assert len(bed.run()) == 1
+    assert bed_module._server is not None
+    bed_module._server.stop()
 
 
 def test_a_process_has_one_server_for_all() -> None:

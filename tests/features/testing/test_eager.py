@@ -111,7 +111,9 @@ def test_a_job_may_say_how_it_ends() -> None:
             shop.give_up.enqueue()
 
 
-@pytest.mark.parametrize("task", [shop.leave, shop.leave_async, shop.cancel_itself])
+@pytest.mark.parametrize(
+    "task", [shop.leave, shop.leave_async, shop.cancel_itself, shop.cancel_its_task]
+)
 def test_what_would_end_the_process_ends_the_job(task: Any) -> None:
     with eager(), pytest.raises(JobFailed):
         shop.mail.enqueue(task)

@@ -11,6 +11,7 @@ import redis
 
 import bide
 from bide import JobFailed, State, UsageError
+from bide.tasks.registry import _resources
 from bide.testing import TestBed
 from tests.features.testing import shop
 
@@ -161,6 +162,14 @@ async def test_under_an_event_loop_it_is_awaited(bed: TestBed) -> None:
 
 
 @pytest.mark.anyio
+async def test_under_an_event_loop_a_job_that_cancels_its_task_ends_alone(bed: TestBed) -> None:
+    await shop.cancel_its_task.enqueue()
+    await shop.publish.enqueue("after")
+    ran = await bed.arun(raise_failures=False)
+    assert [job.state for job in ran] == [State.FAILED, State.COMPLETED]
+
+
+@pytest.mark.anyio
 async def test_a_test_that_is_cancelled_stops_it(bed: TestBed) -> None:
     await shop.hang.options(timeout="1h").enqueue()
     with pytest.raises(TimeoutError):
@@ -228,7 +237,9 @@ def test_a_job_may_say_how_it_ends(bed: TestBed) -> None:
     assert jobs[1].attempt == 0
 
 
-@pytest.mark.parametrize("task", [shop.leave, shop.leave_async, shop.cancel_itself])
+@pytest.mark.parametrize(
+    "task", [shop.leave, shop.leave_async, shop.cancel_itself, shop.cancel_its_task]
+)
 def test_what_would_end_the_process_ends_the_job(bed: TestBed, task: object) -> None:
     shop.mail.enqueue(task)  # type: ignore[arg-type]
     (job,) = bed.run(raise_failures=False)
@@ -292,6 +303,22 @@ def test_they_are_closed_after_a_failure_too(bed: TestBed, resources: None) -> N
     with pytest.raises(JobFailed):
         bed.run()
     assert shop.done[-1] == "close ledger"
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_job_whose_resource_cannot_be_opened_returns_to_its_queue(
+    bed: TestBed, registered: bool
+) -> None:
+    if registered:
+        _resources.append(shop.bank)
+    job = shop.pay.enqueue(5)
+    shop.is_down.set()
+    with pytest.raises(ConnectionError, match="the bank is closed"):
+        bed.run()
+    assert job.refresh().state is State.WAITING
+    shop.is_down.clear()
+    assert [seen.result for seen in bed.run()] == ["5 at bank"]
+    assert job.refresh().attempt == 1
 
 
 @pytest.mark.parametrize("is_async", [False, True])
