@@ -1,15 +1,15 @@
 """Eager mode: without a server, each job runs inside its enqueue.
 
 A run has all steps of a worker: arguments are encoded, decoded and converted to the annotated
-types, resources are injected, middlewares and callbacks run, and the result is encoded. Delays and
-retry policies are ignored.
+types, resources are injected, middlewares and callbacks run, and the result is encoded. Delays,
+expiry and retry policies are ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any, Final, Self
@@ -81,7 +81,7 @@ class FakeQueue:
         return answer(*command.args)
 
     def _in(self, state: str) -> list[Snapshot]:
-        return [job for job in self.jobs.values() if job.state == state]
+        return [job for job in list(self.jobs.values()) if job.state == state]
 
     def _list(self, state: str, start: int, count: int) -> list[str]:
         ids = [job.id for job in self._in(state)]
@@ -215,11 +215,10 @@ class Eager:
         """The jobs that ran, in the order in which they ended."""
         self._raise_failures = raise_failures
         self._served: Final[TaskRegistry] = Everything()
-        self._queues: defaultdict[str, FakeQueue] = defaultdict(
-            lambda: FakeQueue(self._request_cancel)
-        )
+        self._queues: dict[str, FakeQueue] = {}
         self._running: dict[str, RunningJob] = {}
         self._runner = Runner()
+        self._runner_lock = threading.RLock()
         self._runners: dict[asyncio.AbstractEventLoop, AsyncRunner] = {}
         self._exit = ExitStack()
 
@@ -263,17 +262,25 @@ class Eager:
 
     def blocking(self, queue: str) -> blocking.Client:
         """Return the client of a blocking queue."""
-        return EagerClient(self._queues[queue])
+        return EagerClient(self._queue(queue))
 
     def awaited(self, queue: str) -> aio.AsyncClient:
         """Return the client of an awaited queue."""
-        return EagerAsyncClient(self._queues[queue])
+        return EagerAsyncClient(self._queue(queue))
+
+    def _queue(self, name: str | None) -> FakeQueue:
+        return self._queues.setdefault(name or "", FakeQueue(self._request_cancel))
 
     def enqueue(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
         if is_in_loop():
             return outside_of_loops(lambda: self._enqueue_apart(keys, jobs))
-        return self._runner.play(self._run_all(keys, jobs, self._runner))
+        if not self._runner_lock.acquire(blocking=False):
+            return self._enqueue_apart(keys, jobs)
+        try:
+            return self._play(keys, jobs, self._runner)
+        finally:
+            self._runner_lock.release()
 
     async def enqueue_async(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
         """Run jobs, one after another; raises what the first that fails raises."""
@@ -284,23 +291,33 @@ class Eager:
         return await self._run_all(keys, jobs, runner)
 
     def _enqueue_apart(self, keys: Keys, jobs: Sequence[Prepared]) -> Taken:
-        """Run jobs on another runner, because the present one may wait for these jobs."""
+        """Run jobs on another runner, because a job of the present one may wait for these jobs."""
         runner = Runner()
         try:
-            return runner.play(self._run_all(keys, jobs, runner))
+            return self._play(keys, jobs, runner)
         finally:
             runner.close()
+            del self._runners[runner.inner.loop]
+
+    def _play(self, keys: Keys, jobs: Sequence[Prepared], runner: Runner) -> Taken:
+        """Run jobs; what their coroutines enqueue uses the same open resources."""
+        self._runners[runner.inner.loop] = runner.inner
+        return runner.play(self._run_all(keys, jobs, runner))
 
     async def _run_all(
         self, keys: Keys, jobs: Sequence[Prepared], runner: Runner | AsyncRunner
     ) -> Taken:
         """Run jobs; raises the error of the first that fails."""
-        queue = self._queues[keys.queue or ""]
+        queue = self._queue(keys.queue)
         taken: Taken = []
         for job in jobs:
             receipt, run = self._begin(keys, job)
             if run is not None:
-                job_run = await run_job(run, self._served, runner, retries=False)
+                try:
+                    job_run = await run_job(run, self._served, runner, retries=False)
+                except BaseException:  # a resource cannot be opened, or the test was interrupted
+                    del self._running[job.id], queue.jobs[job.id]
+                    raise
                 failure = self._end(run, job_run)
                 if failure is not None:
                     raise failure
@@ -311,7 +328,7 @@ class Eager:
 
     def _begin(self, keys: Keys, job: Prepared) -> tuple[Receipt, RunningJob | None]:
         """Record a job and return its run; None if its id is known, or it does not run now."""
-        queue = self._queues[keys.queue or ""]
+        queue = self._queue(keys.queue)
         if job.id in queue.jobs:
             return Receipt(job.id, 0, "duplicate"), None
         now_us = _now_us()
@@ -370,7 +387,7 @@ class Eager:
         waits = False
         for parent in job.parents:
             queue, id = split_reference(parent) if is_remote(parent) else (keys.queue, parent)
-            seen = self._queues[queue or ""].jobs.get(id)
+            seen = self._queue(queue).jobs.get(id)
             if seen is None:
                 raise unknown_parent(parent)
             effect = constraints.effect(_OUTCOMES[seen.state]) if seen.state in FINISHED else None
@@ -387,7 +404,7 @@ class Eager:
 
     def _end(self, run: RunningJob, job_run: JobRun) -> BaseException | None:
         """Record the end of a run; return the error that the enqueue raises, if any."""
-        id, queue = run.claimed.id, self._queues[run.queue_state.queue]
+        id, queue = run.claimed.id, self._queue(run.queue_state.queue)
         self._running.pop(id, None)
         ended = job_run.ended
         now_us = _now_us()

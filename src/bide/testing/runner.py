@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -77,13 +76,15 @@ async def catch_async(coroutine: Coroutine[Any, Any, Any]) -> Caught:
 
 
 class AsyncRunner:
-    """Runs jobs in the running event loop."""
+    """Runs jobs in an event loop, by default the running one."""
 
-    def __init__(self, opens_nothing: str = "") -> None:
+    def __init__(
+        self, opens_nothing: str = "", loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         """Set up; `opens_nothing` is the reason if resources cannot be opened here."""
         self.lifespan = Lifespan()
         self._opens_nothing = opens_nothing
-        self._loop = asyncio.get_running_loop()
+        self.loop: Final = loop or asyncio.get_running_loop()
         self._orders: asyncio.Queue[tuple[Coroutine[Any, Any, None], asyncio.Future[None]]] = (
             asyncio.Queue()
         )
@@ -96,12 +97,12 @@ class AsyncRunner:
 
     async def call(self, context: Context, function: Callable[[Wait], T]) -> T:
         """Call a plain function in a thread, with a function that waits for coroutines."""
-        wait = from_thread(self._loop)
-        return await self._loop.run_in_executor(None, lambda: context.run(function, wait))
+        wait = from_thread(self.loop)
+        return await self.loop.run_in_executor(None, lambda: context.run(function, wait))
 
     async def wait(self, context: Context, coroutine: Coroutine[Any, Any, T]) -> T:
         """Await a coroutine."""
-        return await self._loop.create_task(coroutine, context=context)
+        return await self.loop.create_task(coroutine, context=context)
 
     async def open(self) -> None:
         """Open all resources, as a worker does when it starts."""
@@ -133,8 +134,8 @@ class AsyncRunner:
     async def _keep(self, order: Coroutine[Any, Any, None]) -> None:
         """Let one task open and close everything: a cancel scope must be left in its own task."""
         if self._owner is None:
-            self._owner = self._loop.create_task(self._serve())
-        done: asyncio.Future[None] = self._loop.create_future()
+            self._owner = self.loop.create_task(self._serve())
+        done: asyncio.Future[None] = self.loop.create_future()
         self._orders.put_nowait((order, done))
         await done
 
@@ -158,27 +159,25 @@ class Runner:
     def __init__(self) -> None:
         self._event_loop = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._inner: AsyncRunner | None = None
-        self._lock = threading.RLock()
 
     @property
     def inner(self) -> AsyncRunner:
         """The runner that holds the resources: the one in the event loop."""
         if self._inner is None:
-            self._inner = self._event_loop.run(_make())
+            self._inner = AsyncRunner(loop=self._event_loop.get_loop())
         return self._inner
 
     def play(self, steps: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that awaits only `call` and `wait`, which never suspend it here.
 
-        So no event loop runs in this thread during the job's plain functions. Threads take turns.
+        So no event loop runs in this thread during the job's plain functions.
         """
         __tracebackhide__ = True
-        with self._lock:
-            try:
-                steps.send(None)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            raise AssertionError("a step was suspended")
+        try:
+            steps.send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise AssertionError("a step was suspended")
 
     async def call(self, context: Context, function: Callable[[Wait], T]) -> T:
         """Call a plain function, with a function that waits for coroutines."""
@@ -196,10 +195,6 @@ class Runner:
         if self._inner is not None:
             self._event_loop.run(self._inner.close())
         self._event_loop.close()
-
-
-async def _make() -> AsyncRunner:
-    return AsyncRunner()
 
 
 def is_in_loop() -> bool:

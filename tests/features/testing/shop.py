@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -276,3 +277,25 @@ def pay(amount: int, at: str = bank.injected) -> str:
 @events.task
 async def query(what: str, by: str = pool.injected) -> str:
     return f"{what} by {by}"
+
+
+@events.task
+async def ask(what: str) -> str:
+    """Enqueue a job that needs a resource, and return its result."""
+    return await (await query.enqueue(what)).wait()
+
+
+def _query(what: int) -> str:
+    return str(mail.enqueue(query, str(what)).wait())
+
+
+@mail.task
+def spread(count: int) -> list[str]:
+    """Wait for threads that enqueue."""
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(_query, range(count)))
+
+
+@events.task
+async def spread_async(count: int) -> list[str]:
+    return [await asyncio.to_thread(_query, number) for number in range(count)]

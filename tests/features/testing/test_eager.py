@@ -201,10 +201,19 @@ async def test_a_blocking_enqueue_there_may_be_of_anything() -> None:
         assert shop.mail.enqueue(shop.publish, "x").result == "X"
 
 
-def test_threads_take_their_turns() -> None:
+def test_threads_may_enqueue_at_once() -> None:
     with eager(), ThreadPoolExecutor(4) as threads:
         results = threads.map(lambda i: shop.mail.enqueue(shop.publish, str(i)).result, range(20))
         assert list(results) == [str(i) for i in range(20)]
+
+
+@pytest.mark.parametrize("task", [shop.spread, shop.spread_async])
+def test_a_job_may_wait_for_what_its_threads_enqueue(task: Any) -> None:
+    with eager() as mode:
+        job = shop.mail.enqueue(task, 3)
+        assert job.result == ["0 by pool of ledger", "1 by pool of ledger", "2 by pool of ledger"]
+        assert len(mode.jobs) == 4
+    assert shop.done.count("close pool") == 3
 
 
 # -- what surrounds it
@@ -226,6 +235,32 @@ async def test_also_under_an_event_loop() -> None:
         assert (await shop.query.enqueue("who")).result == "who by pool of ledger"
         assert (await shop.query.enqueue("why")).result == "why by pool of ledger"
     assert shop.done == ["open ledger", "open pool", "close pool", "close ledger"]
+
+
+def test_what_a_coroutine_enqueues_uses_the_same_and_it_is_closed() -> None:
+    with eager():
+        assert shop.mail.enqueue(shop.ask, "who").result == "who by pool of ledger"
+        assert shop.mail.enqueue(shop.query, "why").result == "why by pool of ledger"
+    assert shop.done == ["open ledger", "open pool", "close pool", "close ledger"]
+
+
+@pytest.mark.anyio
+async def test_also_if_a_blocking_enqueue_under_an_event_loop_runs_it() -> None:
+    with eager():
+        assert shop.mail.enqueue(shop.ask, "who").result == "who by pool of ledger"
+        assert shop.done == ["open ledger", "open pool", "close pool", "close ledger"]
+
+
+def test_a_job_whose_resource_cannot_be_opened_is_forgotten() -> None:
+    task = shop.pay.options(job_id="payment")
+    with eager() as mode:
+        shop.is_down.set()
+        with pytest.raises(ConnectionError, match="the bank is closed"):
+            task.enqueue(5)
+        assert (mode.jobs, shop.mail.counts().active) == ([], 0)
+        shop.is_down.clear()
+        job = task.enqueue(5)
+        assert (job.created, job.result) == (True, "5 at bank")
 
 
 def test_one_that_an_event_loop_opened_is_closed_in_it() -> None:
