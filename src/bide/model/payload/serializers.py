@@ -23,6 +23,7 @@ import pickle
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import date, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -45,6 +46,25 @@ _MODEL_ADVICE: Final = (
 )
 
 
+# Their defaults hold the real classes, which libraries for tests of time replace in modules.
+def _moment(value: datetime, kind: type[datetime] = datetime) -> datetime:
+    return kind.combine(value.date(), value.timetz())
+
+
+def _day(value: date, kind: type[date] = date) -> date:
+    return kind.fromordinal(value.toordinal())
+
+
+_BASES: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (datetime, _moment),
+    (date, _day),
+)
+"""Types whose subclasses the encoders do not know, and how to copy a value to the type itself."""
+
+
 def simplify(value: Any) -> Any:
     """Return the plain form of a value that the encoders do not know, or raise `TypeError`."""
     kind = type(value)
@@ -61,6 +81,11 @@ def simplify(value: Any) -> Any:
         )
     if callable(getattr(kind, "model_dump", None)):  # it looks like a pydantic model
         return _dumped(value)
+    for base, plain_of in _BASES:
+        if isinstance(value, base) and kind is not bool:
+            plain = plain_of(value)
+            if plain == value:  # a subclass of datetime may count nanoseconds
+                return plain
     raise TypeError(f"objects of type {kind.__qualname__} do not fit")
 
 
