@@ -74,6 +74,8 @@ def peeled(hint: Any) -> Any:
             return type(None)
         elif type(hint).__name__ == "TypeAliasType":  # `type Ids = list[int]`, Python 3.12
             hint = hint.__value__
+        elif isinstance(hint, typing.TypeVar) and (hint.__bound__ or hint.__constraints__):
+            hint = hint.__bound__ or typing.Union[hint.__constraints__]  # noqa: UP007
         elif typing.get_origin(hint) is typing.Annotated:
             if any(isinstance(note, msgspec.Meta) for note in hint.__metadata__):
                 return hint
@@ -85,9 +87,10 @@ def peeled(hint: Any) -> Any:
 
 
 def is_record(kind: type) -> bool:
-    """Whether a type is a dataclass, a struct, a named tuple or a typed dictionary."""
+    """Whether a type is a dataclass, an attrs class, a struct, a named tuple or a TypedDict."""
     return (
         dataclasses.is_dataclass(kind)
+        or hasattr(kind, "__attrs_attrs__")
         or typing.is_typeddict(kind)
         or issubclass(kind, msgspec.Struct)
         or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
@@ -102,9 +105,22 @@ def fields_of(kind: Any) -> list[tuple[str, str, bool]]:
     if dataclasses.is_dataclass(kind):
         absent = dataclasses.MISSING
         return [
-            (field.name, field.name, field.default is absent and field.default_factory is absent)
+            (
+                field.name,
+                field.name,
+                field.init and field.default is absent and field.default_factory is absent,
+            )
             for field in dataclasses.fields(kind)
-            if field.init
+        ]
+    if hasattr(kind, "__attrs_attrs__"):
+        absent = sys.modules["attr"].NOTHING
+        return [
+            (
+                field.name,
+                field.alias if field.init else field.name,
+                field.init and field.default is absent,
+            )
+            for field in kind.__attrs_attrs__
         ]
     if typing.is_typeddict(kind):
         return [(name, name, name in kind.__required_keys__) for name in kind.__annotations__]
@@ -119,7 +135,23 @@ def keys_of(kind: Any) -> set[str] | None:
     if hasattr(kind, "model_fields"):
         aliases = (getattr(field, "alias", None) for field in kind.model_fields.values())
         return {*kind.model_fields, *filter(None, aliases)}
-    return {key for key, _, _ in fields_of(kind)} if is_record(kind) else None
+    if not is_record(kind):
+        return None
+    return {*filter(None, _tag_of(kind)[:1]), *(key for key, _, _ in fields_of(kind))}
+
+
+def _tag_of(kind: Any) -> tuple[str | None, Any]:
+    """Return the key and the value that tell a struct from others of its union."""
+    config = getattr(kind, "__struct_config__", None)
+    return (config.tag_field, config.tag) if config else (None, None)
+
+
+def _set_after(kind: Any) -> set[str]:
+    """Return the fields that are not arguments of a record's class."""
+    fields = getattr(kind, "__attrs_attrs__", ())
+    if dataclasses.is_dataclass(kind):
+        fields = dataclasses.fields(kind)
+    return {field.name for field in fields if not field.init}
 
 
 Convert = Callable[[Any], Any]
@@ -169,7 +201,8 @@ def converter(hint: Any) -> Convert | None:
 
 def _scalar(kind: type) -> Convert:
     slow = _native(kind)
-    return lambda value: value if type(value) is kind else slow(value)
+    kinds = (kind, bool) if kind in (int, float) else (kind,)  # in Python a bool is an int
+    return lambda value: value if type(value) in kinds else slow(value)
 
 
 def _native(hint: Any, whole: bool = False) -> Convert:
@@ -241,6 +274,10 @@ def _all_known(info: Any, seen: set[int]) -> bool:
     seen.add(id(info))
     if isinstance(info, msgspec.inspect.CustomType):
         return info.cls is object or issubclass(info.cls, PurePath) or _is_model(info.cls)
+    if isinstance(info, msgspec.inspect.DictType) and isinstance(
+        info.key_type, msgspec.inspect.CustomType
+    ):
+        return False  # msgspec revives no keys
     if isinstance(info, msgspec.inspect.CollectionType | msgspec.inspect.Type):
         return all(_all_known(part, seen) for part in _parts_of(info))
     return True
@@ -278,19 +315,19 @@ def _by_parts(hint: Any, known: bool = False) -> Convert | None:
     if issubclass(kind, enum.Enum):
         return _enum(kind)
     if is_record(kind):
-        return _record(kind)
+        return _record(hint)
     return _instance(kind) if known else None
 
 
 def _instance(kind: type) -> Convert:
+    # In Python a `datetime` is a `date`.
+    moment = converter(datetime.datetime) if kind is datetime.date else None
+
     def convert(value: Any) -> Any:
-        # In Python a `datetime` is a `date`, but the annotation `date` does not mean that.
-        if (
-            isinstance(value, kind)
-            and type(value) not in _PLAIN
-            and not (kind is datetime.date and isinstance(value, datetime.datetime))
-        ):
+        if isinstance(value, kind) and type(value) not in _PLAIN:
             return value
+        if moment is not None:
+            return moment(value)
         raise _expected(kind, value)
 
     return convert
@@ -368,9 +405,12 @@ def _key(hint: Any) -> Convert:
     one = converter(hint)
     if one is None:
         return lambda key: key
-    in_text = _native(dict[hint, None], whole=True) if _msgspec_knows(hint) else None
+    in_text = _native(dict[hint, None], whole=True) if _msgspec_knows(dict[hint, None]) else None
+    members = _members(hint) if in_text is None else {}
 
     def convert(key: Any) -> Any:
+        if isinstance(key, str) and key in members:
+            return members[key]
         try:
             if in_text is not None and isinstance(key, str):
                 return next(iter(in_text({key: None})))
@@ -379,6 +419,16 @@ def _key(hint: Any) -> Convert:
             raise Unfit(error.reason.removesuffix(_AS_KEY) + _AS_KEY) from None
 
     return convert
+
+
+def _members(hint: Any) -> dict[str, Any]:
+    """Return the members of an enum by the text of their values."""
+    found: dict[str, Any] = {}
+    members: Any = hint if isinstance(hint, enum.EnumMeta) else ()
+    for member in members:
+        with suppress(Exception):  # a value that does not fit is no key either
+            found[_written(member.value).decode().strip('"')] = member
+    return found
 
 
 def _within(path: str, one: Convert | None, value: Any) -> Any:
@@ -427,49 +477,70 @@ _being_made: Final[dict[Any, list[Convert]]] = {}
 _making: Final = threading.RLock()
 
 
-def _record(kind: Any) -> Convert:
+def _record(hint: Any) -> Convert:
     with _making:
-        if kind in _being_made:
-            made = _being_made[kind]
+        if hint in _being_made:
+            made = _being_made[hint]
             return lambda value: made[0](value)
-        _being_made[kind] = made = []
+        _being_made[hint] = made = []
         try:
-            made.append(_record_of(kind))
+            made.append(_record_of(hint))
         finally:
-            del _being_made[kind]
+            del _being_made[hint]
         return made[0]
 
 
-def _record_of(kind: Any) -> Convert:
+def _filled(hint: Any, given: dict[Any, Any]) -> Any:
+    """Replace the type variables of a generic class."""
+    free = getattr(hint, "__parameters__", ())
+    if given and free and typing.get_origin(hint) is not None:
+        return hint[tuple(given.get(variable, variable) for variable in free)]
+    return given.get(hint, hint) if isinstance(hint, typing.TypeVar) else hint
+
+
+def _record_of(hint: Any) -> Convert:
+    kind = typing.get_origin(hint) or hint
+    given = dict(zip(getattr(kind, "__parameters__", ()), typing.get_args(hint), strict=False))
     hints: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         names = vars(sys.modules.get(base.__module__, typing))
         hints |= resolved(annotations_of(base), names, dict(vars(base)))
     fields = [
-        _Field(key, name, converter(hints.get(name, Any)), required)
+        _Field(key, name, converter(_filled(hints.get(name, hints.get(key, Any)), given)), required)
         for key, name, required in fields_of(kind)
     ]
     is_dict = typing.is_typeddict(kind)
-    is_tuple = issubclass(kind, tuple)
+    is_list = issubclass(kind, tuple) or (
+        issubclass(kind, msgspec.Struct) and kind.__struct_config__.array_like
+    )
+    tag_key, tag = _tag_of(kind)
+    keys = [*filter(None, [tag_key]), *(field.key for field in fields)]
+    set_after = _set_after(kind)
 
     def convert(value: Any) -> Any:
         if not is_dict and isinstance(value, kind):
             return value
-        if is_tuple and isinstance(value, list | tuple):
-            if len(value) > len(fields):
-                raise Unfit(f"Expected at most {len(fields)} items, got {len(value)}")
-            value = {field.key: item for field, item in zip(fields, value, strict=False)}
+        if is_list and isinstance(value, list | tuple):
+            if len(value) > len(keys):
+                raise Unfit(f"Expected at most {len(keys)} items, got {len(value)}")
+            value = dict(zip(keys, value, strict=False))
         if not isinstance(value, dict):
             raise _expected(kind, value)
+        if tag_key is not None and value.get(tag_key, tag) != tag:
+            raise Unfit(f"Invalid value {value[tag_key]!r}", f".{tag_key}")
         made = {}
         for field in fields:
             if field.key in value:
                 made[field.name] = _within(f".{field.key}", field.one, value[field.key])
             elif field.required:
                 raise Unfit(f"Object missing required field `{field.key}`")
+        later = {name: made.pop(name) for name in set_after & made.keys()}
         try:
-            return kind(**made)
+            record = kind(**made)
         except (TypeError, ValueError) as error:  # its own __post_init__ refuses it
             raise Unfit(str(error)) from None
+        for name, part in later.items():
+            object.__setattr__(record, name, part)
+        return record
 
     return convert
