@@ -189,6 +189,8 @@ def test_what_no_worker_could_find_is_refused_with_the_reason() -> None:
         task_name(lambda: 0)
     with pytest.raises(UsageError, match="define the function at the top level of a module"):
         task_name(nested)
+    with pytest.raises(UsageError, match=r"use functools\.wraps in a decorator of your own\.$"):
+        task_name(nested)
 
 
 def test_a_function_of_the_program_itself_is_refused_with_the_reason() -> None:
@@ -310,6 +312,18 @@ def test_an_option_among_the_arguments_says_where_options_go(given: str, option:
     with pytest.raises(UsageError) as caught:
         task.prepare(1, colour=5)
     assert "option" not in str(caught.value)
+
+
+@functools.lru_cache
+def cached(n: int) -> int:
+    return n
+
+
+def test_a_function_in_a_cache_of_functools_is_checked_at_the_enqueue() -> None:
+    task: Any = Queue("mail").task(cached)
+    assert task.prepare(n=1).body
+    with pytest.raises(UsageError, match="needs its argument 'n'"):
+        task.prepare()
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def _name_of_callable(task: Function) -> str:
     if "<" in qualname:
         raise UsageError(
             f"{module}:{qualname} cannot be found by its name; define the function at the top "
-            "level of a module."
+            "level of a module, and use functools.wraps in a decorator of your own."
         )
     return f"{module or '?'}:{qualname}"
 

@@ -13,6 +13,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -303,10 +304,12 @@ def _described(function: Any) -> tuple[list[inspect.Parameter], Any, bool]:
         return anything, _ANY, True
     is_loose = False
     if hasattr(function, "__wrapped__"):
-        own = _signature(function, follow_wrapped=False).parameters.values()
-        is_loose = any(
-            p.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) for p in own
-        )
+        with suppress(TypeError, ValueError):  # of `functools.lru_cache`, which passes all on
+            own = _signature(function, follow_wrapped=False).parameters.values()
+            is_loose = any(
+                p.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+                for p in own
+            )
     return list(whole.parameters.values()), whole.return_annotation, is_loose
 
 
