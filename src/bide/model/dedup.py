@@ -65,7 +65,7 @@ class Unique(_Policy, frozen=True):
         send.options(unique=Unique("order-42")).enqueue(42)
 
     Args:
-        key: by default the task and all its arguments.
+        key: by default the task and all its arguments; text has at most 200 characters.
         until: when the job releases its key: when it has `"finished"` in any way, when it has
             `"started"`, or after a duration from its enqueue.
         on_conflict: the effect of a call while another job holds the key. `"keep"` changes nothing.

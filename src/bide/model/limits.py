@@ -241,7 +241,7 @@ class Retention(msgspec.Struct, frozen=True):
     cancelled: Duration = "1d"
     """How long cancelled jobs are kept."""
     count: int = 10_000
-    """Maximum number of jobs that are kept in each state."""
+    """Maximum number of jobs that are kept in each state, up to 1,000,000."""
     results: int | str = RESULT_BYTES
     """Maximum bytes of results that the queue keeps, or text such as `"1GB"`.
 

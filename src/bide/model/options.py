@@ -318,7 +318,8 @@ class _JobOptions(TypedDict, total=False):
     group: str | None
     """Jobs of one group run one at a time, in due order; groups take turns."""
     group_concurrency: int | None
-    """Jobs of its group that may run at once, instead of one; the latest job's value applies."""
+    """Jobs of its group that may run at once, instead of one, up to 10,000; the latest job's value
+    applies."""
     unique: DedupPolicy | None
     """The dedup policy: `Unique`, or the result of `debounce`, `throttle` or `batch`."""
     on_success: Callable[..., Any] | str | None
@@ -408,7 +409,8 @@ class QueueSettings(TypedDict, total=False):
     """The retention of finished jobs."""
     rate: str | None
     """Jobs that may start per period, by the server's clock: `"100/s"`, `"5/10m"`; None for no
-    limit. `"declared"`, also for other settings: back to what the code declares."""
+    limit. This and the other limits are at most 1,000,000. `"declared"`, also for other settings:
+    back to what the code declares."""
     burst: int | None
     """Jobs that may start at once after a quiet time; by default as many as the rate allows in 10
     ms, and at least one."""

@@ -204,7 +204,8 @@ class Worker:
                 empty.
             concurrency: jobs at the same time; by default 100, or with processes the number of
                 processors.
-            lease: how long a job stays reserved for this worker if the lease is not renewed.
+            lease: how long a job stays reserved for this worker if the lease is not renewed; at
+                least 300 ms.
             grace: how long running jobs may take after the first signal to stop.
             name: the worker's name in logs and `bide info`; a few characters are added to make it
                 unique. By default the host and the process id.

@@ -107,9 +107,10 @@ class AsyncQueue(loops.AsyncQueueSide):
             defaults: options for each job that is enqueued with this object, such as
                 `{"delay": "5m"}`. Options of the task and of the call take precedence.
             lifo: workers that import this object start the newest due jobs of each priority first.
-            settings: `rate`, `burst`, `concurrency` and `retention` (`bide.QueueSettings`). A
-                worker that serves the queue applies them when it starts, unless `configure` has
-                changed them. Settings that are left out stay as they are; None declares no limit.
+            settings: `rate`, `burst`, `concurrency`, `group_rate`, `group_burst` and `retention`
+                (`bide.QueueSettings`). A worker that serves the queue applies them when it starts,
+                unless `configure` has changed them. Settings that are left out stay as they are;
+                None declares no limit.
 
         Raises:
             UsageError: an argument is invalid.
@@ -512,7 +513,7 @@ class AsyncQueue(loops.AsyncQueueSide):
                 of this name, so that the listener can return with `after=`. Without a name, the
                 server keeps them while the context lasts.
             after: the `id` of the last event that you have read; None for new events only.
-            kinds: one or several of `bide.model.job.EVENTS`; None for all.
+            kinds: one or several kinds of events, such as `"completed"`; None for all.
             job_id: the id of one or several jobs; None for all.
             timeout: end the iteration after this long without an event; None for no limit.
 
@@ -538,7 +539,7 @@ class AsyncQueue(loops.AsyncQueueSide):
         runs until its `stop()` or the queue's `close()` is called.
 
         Args:
-            kinds: one or several of `bide.model.job.EVENTS`.
+            kinds: one or several kinds of events, such as `"completed"`.
             callback: takes the `Event`.
             name: the listener's name, as for `events`.
             after: the `id` of the last event that you have read; None for new events only.
