@@ -37,6 +37,9 @@ CONSTRUCTED: Final = frozenset(
 )
 """The classes that a program calls; bide makes the objects of the others."""
 
+RETURNED: Final = ("bide.protocol.", "bide.worker.")
+"""The modules of values that calls return. Programs read their fields, and do not import them."""
+
 HIDDEN: Final[dict[str, str]] = {
     "bide.AsyncItem": "token pid lease_us",
     "bide.Batch": "way",
@@ -59,6 +62,8 @@ HIDDEN: Final[dict[str, str]] = {
     "bide.contrib.django.Backend": "supports_defer supports_async_task supports_get_result "
     "supports_priority validate_task enqueue get_result check",
     "bide.logs.JobFilter": "filter",
+    "bide.protocol.commands.queues.RunningTask": "since_us",
+    "bide.protocol.commands.queues.WorkerReport": "started_us",
     "bide.queue.AsyncEventListener": "abandon",
     "bide.testing.Eager": "blocking awaited enqueue enqueue_async",
     "bide.testing.JobSeen": "due_us",
@@ -440,7 +445,7 @@ def index(page: str) -> Iterator[str]:
     """All public names, and what each is."""
     rows = []
     for name, place in sorted(shown().items(), key=lambda pair: pair[0].lower()):
-        if not place.heading.endswith(" method"):
+        if not (place.heading.endswith(" method") or name.startswith(RETURNED)):
             first = _text(find(name)).partition("\n\n")[0]
             rows.append((place.link(name, page), Scope(page, name).cell(first)))
     yield from table(("name", "description"), rows)
@@ -509,6 +514,7 @@ def class_of(name: str, page: str) -> Iterator[str]:
 def constructor(name: str, kind: griffe.Class) -> list[str]:
     """How a program makes an object of a class; otherwise the name alone."""
     if name not in CONSTRUCTED:
+        name = name.rpartition(".")[2] if name.startswith(RETURNED) else name
         return [f"class {name}({record_of(kind)})" if record_of(kind) else f"class {name}"]
     if ancestor(kind, "BideError") or "__init__" in kind.members:
         made = kind.members.get("__init__")

@@ -51,10 +51,10 @@ class Backend(_Base):  # type: ignore[misc]
     `TASKS = {"default": {"BACKEND": "bide.contrib.django.Backend", "OPTIONS": {...}}}`.
 
     The options `url` and `prefix` are those of `bide.Queue`. With `on_commit`, an enqueue waits for
-    the commit of its transaction: True, or the alias of a database. With `outbox`, an enqueue is a
-    row of the outbox in its transaction: True, or the alias of a database. The options `retry`,
-    `timeout`, `retention`, `expires`, `on_crash` and `durability` are those of `@queue.task`, for
-    all tasks.
+    the commit of its transaction: True, or the alias of a database. With `outbox` (or `OUTBOX`),
+    an enqueue is a row of the outbox in its transaction: True, or the alias of a database. The
+    options `retry`, `timeout`, `retention`, `expires`, `on_crash` and `durability` are those of
+    `@queue.task`, for all tasks.
     """
 
     supports_defer = True

@@ -163,6 +163,8 @@ class Outbox(OutboxBase):
     ) -> str:
         """Add an item to a batch if the transaction commits; arguments as for `Queue.batch`.
 
+        Only `Queue.batch` has `close=`.
+
         Returns:
             The id of the call. The job that holds the item may have another id.
 
