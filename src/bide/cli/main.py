@@ -114,7 +114,7 @@ FAILED: Final = 1
 USAGE: Final = 2
 """The command line is invalid, or the command has a question and there is no terminal."""
 NOT_FOUND: Final = 3
-"""A named job, schedule or queue does not exist."""
+"""A named job, queue, schedule, worker or row does not exist."""
 INTERRUPTED: Final = 130
 """Ctrl-C: 128 plus the number of the signal, as in a shell."""
 PIPE_CLOSED: Final = 141
