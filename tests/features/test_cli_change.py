@@ -152,6 +152,21 @@ def test_in_bulk_the_count_is_shown_and_asked_first(home: Path, one_url: str, ma
     assert set(states(mail, made)) == {"cancelled"}
 
 
+def test_one_that_is_retried_while_the_question_stands_is_not_deleted(
+    home: Path, one_url: str, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (failed,) = fail(home, mail, "no such user")
+
+    def answer(question: str, yes: bool) -> bool:
+        mail.fetch(failed).retry(delay="1h")
+        return True
+
+    monkeypatch.setattr("bide.cli.jobs.confirmed", answer)
+    done = bide(home, "jobs", "delete", "-q", "mail", "-s", "failed", url=one_url)
+    assert said(done) == "0 jobs deleted; skipped: 1 delayed.\n"
+    assert states(mail, [failed]) == ["delayed"]
+
+
 def test_a_dry_run_changes_nothing(home: Path, one_url: str, mail: Queue) -> None:
     made = delayed(mail, 13)
     args = ("jobs", "cancel", "-q", "mail", "-s", "delayed", "--dry-run")
@@ -290,6 +305,8 @@ def test_ten_thousand_jobs_are_changed_while_more_come(
         (["cancel", "--meta", "=1", "-q", "mail"], 2, "write it as NAME=VALUE"),
         (["cancel", "--since", "2035-01-01T00:00", "-q", "mail"], 2, "has no time zone"),
         (["retry", "x", "--at", "2035-01-01T00:00"], 2, "has no time zone"),
+        (["reschedule", "x", "--at", ""], 2, "--at ''"),
+        (["retry", "x", "--at", ""], 2, "--at ''"),
         (["cancel", "a b"], 2, "job id"),
         (["delete", "-s", "failed", "-q", "mail", "--older-than", "x"], 2, "--older-than='x'"),
         (["delete", "-s", "failed", "-q", "mail", "--due-before", "x"], 2, "--due-before 'x'"),

@@ -130,6 +130,34 @@ def test_a_function_of_ones_own_also_masks_errors(home: Path, mail: Queue) -> No
     assert "card **** was declined" in job["error"]["traceback"]
 
 
+def test_the_error_of_a_job_that_was_waited_for_is_masked(home: Path, mail: Queue) -> None:
+    set_mask(home, "shop:hide_cards")
+    mail.enqueue("pay_card", "visa4111", job_id="a")
+    said(bide(home, "worker", "--burst", url=mail.url))
+    args = ("enqueue", "pay_card", "x", "-q", "mail", "--id", "a", "--wait")
+    done = bide(home, *args, url=mail.url, **ALONE)
+    assert "Job a (pay_card) failed: ValueError: card **** was declined" in done.stderr
+    as_json = bide(home, *args, "--json", url=mail.url, **ALONE)
+    assert (done.returncode, as_json.returncode) == (1, 1)
+    assert "visa4111" not in done.stdout + done.stderr + as_json.stdout + as_json.stderr
+
+
+def test_events_of_a_deleted_job_hide_its_error_from_a_mask_by_task(
+    home: Path, mail: Queue
+) -> None:
+    with mail.events(name="keeps") as events:
+        start = events.after
+        job = mail.enqueue("pay_card", "visa4111")
+        said(bide(home, "worker", "--burst", url=mail.url))
+    args = ("events", "-q", "mail", "--after", start, "-k", "failed", "--timeout", "0")
+    job.delete()
+    assert "visa4111" in said(bide(home, *args, url=mail.url)), "its name is no secret's"
+    set_mask(home, "shop:hide_cards")
+    hidden = said(bide(home, *args, url=mail.url, **ALONE))
+    assert "ValueError: •••" in hidden
+    assert "visa4111" not in hidden
+
+
 def test_data_is_masked_in_lists(home: Path, one_url: str) -> None:
     pile = DelayQueue("pile", url=one_url)
     pile.push({"user": 1, "api_key": "k"}, id="one", delay="1h")

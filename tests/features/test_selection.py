@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from bide import AsyncQueue, BulkResult, Queue, UsageError
 from bide.client import blocking
 from bide.errors import ServerUnavailable
 from bide.protocol.commands import Command
+from bide.protocol.commands.worker import Settle, claim, settle
 from tests.support import jobs
 from tests.support.workers import burst
 
@@ -211,6 +212,47 @@ def test_what_has_another_state_by_its_turn_is_left_alone(queue: Queue) -> None:
 
     result = queue.where(state="delayed").promote(progress=remove)
     assert (result.found, result.changed, result.results) == (2, 0, {"gone": 1, "cancelled": 1})
+
+
+@pytest.mark.parametrize(
+    ("verb", "begins", "becomes"),
+    [
+        ("delete", "failed", "delayed"),
+        ("delete", "failed", "completed"),
+        ("retry", "failed", "completed"),
+        ("cancel", "waiting", "active"),
+    ],
+)
+def test_what_has_moved_on_by_its_turn_stays_as_it_is(
+    queue: Queue, verb: str, begins: str, becomes: str
+) -> None:
+    """It was found in one state, and its turn comes in another one that the verb can change."""
+    job = queue.enqueue("app:pay")
+    if begins == "failed":
+        claimed(queue, "fail")
+
+    def move_on(result: BulkResult) -> None:
+        if result.found and not result.results:
+            if begins == "failed":
+                job.retry(delay=LATER if becomes == "delayed" else None)
+            if becomes != "delayed":
+                claimed(queue, "complete" if becomes == "completed" else None)
+
+    result = getattr(queue.where(state=begins), verb)(progress=move_on)
+    assert (result.changed, result.results) == (0, {becomes: 1})
+    seen = job.refresh()
+    assert (seen.state, seen.cancelling) == (becomes, False)
+
+
+def claimed(queue: Queue, outcome: str | None) -> None:
+    """A worker claims the job, and perhaps ends it."""
+    taken = queue._client.run(claim(queue.keys, "w1", next(CLAIMS), 1, 60_000_000, 0)).jobs
+    if outcome:
+        settled = [Settle(job.id, job.token, outcome) for job in taken]
+        queue._client.run(settle(queue.keys, settled))
+
+
+CLAIMS = count(1)
 
 
 def test_after_an_error_the_jobs_before_it_are_changed(

@@ -249,16 +249,17 @@ class Driver:
         reply = self.server.reply(job_commands.promote(KEYS, ids))
         assert reply == self.model.promote(reply[1], ids)
 
-    def retry(self, ids: list[str], when: str) -> None:
-        self._retried = job_commands.retry(KEYS, ids, self.when(when))
+    def retry(self, ids: list[str], when: str, states: Sequence[State] = tuple(State)) -> None:
+        self._retried = job_commands.retry(KEYS, ids, self.when(when), states)
         self.retry_again()
 
     def retry_again(self) -> None:
         if self._retried is None:
             return
-        name, when, *ids = map(str, self._retried.args)
+        name, when, states, *ids = map(str, self._retried.args)
         reply = self.server.reply(self._retried)
-        assert reply == self.model.retry(reply[1], ids, self.at(when, reply[1]), name)
+        at = self.at(when, reply[1])
+        assert reply == self.model.retry(reply[1], ids, at, name, states.split())
 
     def watch(self, id: str, seconds: int) -> None:
         reply = self.server.reply(job_commands.await_end(KEYS, id, seconds * SECOND))
@@ -273,9 +274,9 @@ class Driver:
         reply = self.server.reply(job_commands.limit(KEYS, rate, concurrency))
         assert reply == self.model.limit(reply[1], rate, concurrency)
 
-    def delete(self, ids: list[str]) -> None:
-        reply = self.server.reply(job_commands.delete(KEYS, ids))
-        assert reply == self.model.delete(self.server.now(), ids)
+    def delete(self, ids: list[str], states: Sequence[State] = tuple(State)) -> None:
+        reply = self.server.reply(job_commands.delete(KEYS, ids, states))
+        assert reply == self.model.delete(self.server.now(), ids, states)
 
     def pause(self) -> None:
         reply = self.server.reply(job_commands.pause(KEYS))

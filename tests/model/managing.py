@@ -105,7 +105,9 @@ class Managed(Uniques):
             reply += [b"ok", job.score] if job else [self._elsewhere(id, now), 0]
         return reply
 
-    def retry(self, now: int, ids: Sequence[str], at: int, name: str) -> Reply:
+    def retry(
+        self, now: int, ids: Sequence[str], at: int, name: str, states: Sequence[str] = FINISHED
+    ) -> Reply:
         reply: Reply = [b"ok", now]
         moved = False
         for id in ids:
@@ -113,7 +115,7 @@ class Managed(Uniques):
             if job and job.run and job.run.retried == name:
                 reply += [b"ok", job.score if job.place.startswith("due:") else 0]
                 continue
-            if job is None or job.place not in FINISHED:
+            if job is None or job.place not in FINISHED or job.place not in states:
                 reply += [self.state(id, now).encode(), 0]
                 continue
             run = job.run = job.run or Run(token=0, priority=5, worker="-", due=now)
@@ -122,6 +124,7 @@ class Managed(Uniques):
             run.retried = name
             job.place, job.score, job.result = f"due:{run.priority}", max(at, now), None
             job.constraints = job.constraints.partition(" e=")[0]
+            self.leave_key(job)
             moved = True
             reply += [b"ok", job.score]
         if moved:
@@ -158,11 +161,15 @@ class Managed(Uniques):
         self.recall_all(now)
         return [b"ok", now]
 
-    def delete(self, now: int, ids: Sequence[str]) -> Reply:
+    def delete(self, now: int, ids: Sequence[str], states: Sequence[str]) -> Reply:
         words = []
+        unbegun = any(state not in FINISHED for state in states)
         for id in ids:
-            state = self._elsewhere(id, now).decode()
-            words.append(state if state in ("active", "held", "gone") else "ok")
+            state = self.state(id, now)
+            if state == "active" and unbegun:
+                state = self._elsewhere(id, now).decode()
+            may = state in states if state in FINISHED else unbegun
+            words.append("ok" if may and state not in ("active", "held", "gone") else state)
             if words[-1] == "ok":
                 self.free(self.jobs.pop(id))
                 self.expiring.pop(id, None)

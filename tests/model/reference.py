@@ -199,7 +199,9 @@ class Queue(Settled):
         ]
         for level in {LEVELS[place] for _, place, *_ in picked}:
             del heads[level]
-            left = [job for job in self.at(f"due:{level}") if job not in taken]
+            # What is due already is taken, too: otherwise none is taken ahead.
+            later = [job for job in self.at(f"due:{level}") if job.score > now]
+            left = [job for job in later if job not in taken]
             if left:
                 heads[level] = left[0].score
         if picked:

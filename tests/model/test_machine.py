@@ -179,8 +179,16 @@ class Machine(RuleBasedStateMachine):
         ids=SOME_IDS,
         when=WHENS,
         running=st.booleans(),
+        states=st.sampled_from([(*State,), (State.FAILED,), (State.COMPLETED, State.CANCELLED)]),
     )
-    def manage(self, what: str, ids: list[str], when: str, running: bool) -> None:
+    def manage(
+        self,
+        what: str,
+        ids: list[str],
+        when: str,
+        running: bool,
+        states: tuple[State, ...] = tuple(State),
+    ) -> None:
         if what == "cancel":
             self.queue.cancel(ids, running)
         elif what == "reschedule":
@@ -188,9 +196,9 @@ class Machine(RuleBasedStateMachine):
         elif what == "promote":
             self.queue.promote(ids)
         elif what == "retry":
-            self.queue.retry(ids, when)
+            self.queue.retry(ids, when, states)
         else:
-            self.queue.delete(ids[:1])
+            self.queue.delete(ids[:1], states)
 
     @rule(id=IDS, seconds=st.sampled_from([2, 12, 30]))
     def watch(self, id: str, seconds: int) -> None:

@@ -36,6 +36,12 @@ class Uniques(Store):
             if id == job.id and f"k={key} f=u" in job.constraints:
                 del self.unique[key]
 
+    def leave_key(self, job: Job) -> None:
+        """A job runs again after its end: the key that it held until then stays free."""
+        for key, (id, until, _) in [*self.unique.items()]:
+            if id == job.id and until == "f" and f"k={key} f=u" in job.constraints:
+                del self.unique[key]
+
     def enqueue_unique(
         self, now: int, jobs: Sequence[tuple[str, int | None, int, bytes]], constraints: str
     ) -> list[Any]:

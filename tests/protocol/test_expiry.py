@@ -190,7 +190,9 @@ def test_constraints_go_with_their_job(q: Probe) -> None:
     assert (list(holding.hashes["jobs"]), holding.hashes["terms"]) == (["b"], {})
 
 
-@pytest.mark.parametrize("outcome", ["complete", "fail", "cancel", "reclaim", "delete", "purge"])
+@pytest.mark.parametrize(
+    "outcome", ["complete", "fail", "cancel", "reclaim", "pop", "delete", "purge"]
+)
 def test_what_has_ended_is_looked_for_no_more(q: Probe, outcome: Any) -> None:
     """Else a queue that ends jobs long before they expire would keep an entry of each."""
     add(q, "a", "b", constraints=f"x=+{86_400 * SECOND}")
@@ -204,6 +206,9 @@ def test_what_has_ended_is_looked_for_no_more(q: Probe, outcome: Any) -> None:
         assert q.cancel("a", "b") == ["asked", "asked"]
         q.move(2)
         assert q.taken("w2") == []
+    elif outcome == "pop":
+        q.push("data")
+        assert q.pop(count=3).refused == 2
     elif outcome == "delete":
         assert q.run(job_commands.delete(q.keys, ["a", "b"])) == ["ok", "ok"]
     else:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import pytest
 import redis
 
-from bide import Queue, Worker
+from bide import Queue, Retry, Worker
 from bide.protocol.commands import jobs as job_commands
 from bide.protocol.commands import worker as worker_commands
 from bide.queue.select import spread
@@ -375,8 +375,43 @@ def test_what_is_to_run_again_meanwhile_is_not_deleted(one_url: str, mail: Queue
     form = {"q": "mail", "verb": "delete", "state": "failed", "text": "1"}
     with serve(app(url=one_url, mask=again, local_role="operator")) as desk:
         done = desk.post(**form, sure="1")
-    assert "Skipped: 1 enqueued again" in done.text
+    assert "Skipped: 1 waiting" in done.text
     assert job.refresh().state == "waiting"
+
+
+def test_a_job_that_is_to_run_again_is_not_deleted_by_its_page(desk: Page, mail: Queue) -> None:
+    job = mail.enqueue(broken, 1, retry=0)
+    Worker([mail], modules=[__name__]).run(burst=True)
+    assert ">Delete<" in desk.get("/job", q="mail", id=job.id).text
+    job.retry(delay=60)
+    assert "Skipped: 1 delayed" in desk.post(verb="delete", q="mail", id=job.id).text
+    assert job.refresh().state == "delayed"
+
+
+def test_one_that_has_run_since_the_question_is_not_cancelled(desk: Page, mail: Queue) -> None:
+    job = mail.enqueue(broken, 1, retry=Retry(2, backoff=[600]), delay=600)
+    asked = desk.post(verb="cancel", state="delayed", q="mail")
+    assert "Cancel 1 job" in asked.text
+    job.promote()
+    Worker([mail], modules=[__name__]).run(burst=True)
+    assert job.refresh().state == "delayed"
+    assert "No job matches" in desk.post(**sure(asked)).text
+    assert job.refresh().state == "delayed"
+
+
+def test_jobs_that_are_due_already_are_not_among_those_to_run_now(
+    desk: Page, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay in their list, so that the place from which to go on would be before them again."""
+    monkeypatch.setattr("bide.web.selection.LOOK", 10)
+    mail.enqueue_many([mail.prepare("shop:remind", (i,)) for i in range(25)])
+    page = desk.post(verb="promote", state="waiting", q="mail")
+    for searched in ("10", "20", "25"):
+        assert f"{searched} of 25 jobs were searched" in page.text
+        assert "No job matches" in page.text
+        if searched != "25":
+            page = desk.post(**fields(page))
+    assert 'class="tools"' not in page.text
 
 
 def test_a_link_means_failures_of_its_kind_and_no_others(desk: Page, mail: Queue) -> None:

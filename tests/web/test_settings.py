@@ -28,7 +28,7 @@ def test_limits_and_retention_are_shown_and_changed(desk: Page, mail: Queue) -> 
     mail.enqueue("shop:remind", delay=60)
     mail.configure(rate="100/s", concurrency=3)
     shown = settings(desk)
-    assert (shown["rate"], shown["burst"], shown["concurrency"]) == ("100/s", "1", "3")
+    assert (shown["rate"], shown["burst"], shown["concurrency"]) == ("100/s", "", "3")
     assert (shown["completed"], shown["count"], shown["results"]) == ("1d", "10000", "100MB")
     reply = desk.post(**shown | {"rate": "5/10m", "concurrency": "", "failed": "2h"} | OF_GROUPS)
     assert (reply.status, reply.headers["location"]) == (303, "/queue?q=mail")
@@ -41,6 +41,17 @@ def test_limits_and_retention_are_shown_and_changed(desk: Page, mail: Queue) -> 
     text = desk.get("/queue", q="mail").text
     assert "failed 2h" in text
     assert re.search(r"<dt>Limits</dt><dd><span class=\"dim\">none", text)
+
+
+def test_a_burst_that_follows_from_the_rate_follows_the_new_rate(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60)
+    mail.configure(rate="1000/s", group_rate="1000/s")
+    assert mail.counts().limits.burst == 10
+    shown = settings(desk)
+    assert (shown["burst"], shown["group_burst"]) == ("", "")
+    desk.post(**shown | {"rate": "10/m", "group_rate": "10/m"})
+    limits = mail.counts().limits
+    assert (limits.rate, limits.burst, limits.group_burst) == ("10/m", 1, 1)
 
 
 def test_the_form_stands_on_the_page_once(desk: Page, mail: Queue) -> None:

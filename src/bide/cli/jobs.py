@@ -43,7 +43,7 @@ from bide.model.options import Durability, OnCrash
 from bide.protocol.commands.enqueue import when
 from bide.queue import AsyncTask, Job, Queue, Task
 from bide.queue._sync.scan import changes
-from bide.queue.job_view import not_found, written
+from bide.queue.job_view import failure, not_found, written
 from bide.queue.select import (
     EVERY,
     VERBS,
@@ -53,6 +53,7 @@ from bide.queue.select import (
     JobVerb,
     Mask,
     in_turn,
+    masked_error,
     read_over,
     read_value,
 )
@@ -143,7 +144,7 @@ def _read_how(
         raise UsageError(
             "Give the due time: --in 5m, --at 2030-01-31T09:00:00+01:00, or --spread 10m."
         )
-    due = when(delay, read_moment(at, "--at") if at else None)
+    due = when(delay, None if at is None else read_moment(at, "--at"))
     return How(when=due, running=not leave_running)
 
 
@@ -204,6 +205,7 @@ def _change_chosen(verb: JobVerb, meant: Meant, how: How) -> None:
         return
     parts = [count(n, f"{state} job") for state, n in tally.items()]
     question = f"{verb.name.capitalize()} {' and '.join(parts)} of {', '.join(where)}?"
+    how = how._replace(states=wanted.states)
     if confirmed(question, meant.yes):
         _report(verb, _act(meant.site, where, verb, how), [], meant.as_json)
 
@@ -389,18 +391,18 @@ def enqueue(
         import_from_here()
         function = import_task(name, all_modules())
         function = task_inside(function) or function
-        if not queue and isinstance(function, Task | AsyncTask):
+        if queue is None and isinstance(function, Task | AsyncTask):
             queue = function.queue.name
         signature = signature_of(function, name)
         if signature is not None:  # otherwise a worker would refuse the call later
             signature.check(positional, named, name)
             signature.bind(positional, named, name)
-    queue = queue or "default"
+    queue = "default" if queue is None else queue
     job = Queue(queue, url=url, prefix=prefix, retry_for=0).enqueue_call(
         name,
         positional,
         named,
-        at=read_moment(at, "--at") if at else None,
+        at=None if at is None else read_moment(at, "--at"),
         unique=None if unique is None else Unique(key=unique),
         depends_on=depends_on or None,
         **options,
@@ -408,9 +410,13 @@ def enqueue(
     if as_json:
         known = {"id": job.id, "queue": queue, "created": job.created, "result": job.enqueue_result}
         known |= report(job, "due", "confirmed")
-        ended, error = _wait(job, wait_timeout, shown) if waits else ({}, None)
-        echo_json(known | ended)
-        say_masked([*ended.values()])
+        if not waits:
+            echo_json(known)
+            return
+        error = _wait(job, wait_timeout, shown)
+        ended = full(FoundJob(queue, job.refresh()._seen()), shown)
+        echo_json(known | {"job": ended})
+        say_masked([ended])
         if error is not None:
             raise error
         return
@@ -425,20 +431,21 @@ def enqueue(
         due = moment_exactly(job.due)
         echo(f"{short_id(job.id)} on {queue}: {name}, {job.enqueue_result}, due {due}")
     if waits:
-        result = shown(name, "result", plain(job.wait(wait_timeout)))
+        if (error := _wait(job, wait_timeout, shown)) is not None:
+            raise error
+        result = shown(name, "result", plain(job.result))
         echo(f"completed: {shortened(written(result))}")
 
 
-def _wait(
-    job: Job[Any], timeout: str | None, mask: Mask
-) -> tuple[dict[str, Any], BideError | None]:
-    """Wait for the job's end; return the job as JSON has it, and the error that ended the wait."""
-    error: BideError | None = None
+def _wait(job: Job[Any], timeout: str | None, mask: Mask) -> BideError | None:
+    """Wait for the job's end; return the error that ended the wait, as the mask shows it."""
     try:
         job.wait(timeout)
-    except (JobFailed, JobCancelled, JobWaitTimeout) as caught:
-        error = caught
-    return {"job": full(FoundJob(job.queue.name, job.refresh()._seen()), mask)}, error
+    except JobFailed as error:
+        return failure(job.id, job.task, masked_error(error.error, job.task, mask))
+    except (JobCancelled, JobWaitTimeout) as error:
+        return error
+    return None
 
 
 def split(args: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:

@@ -45,7 +45,7 @@ from bide.queue.select import masked_error
 from bide.views import READS
 from bide.views._async import AsyncSite
 from bide.views._sync import Site
-from bide.views.job import data_line
+from bide.views.job import data_line, of_unknown_task
 from bide.views.params import (
     Params,
     about,
@@ -330,7 +330,8 @@ def events(
         try:
             for event in following:
                 task = tasks.of(event, following._reader)
-                event = replace(event, error=masked_error(event.error, task, shown))
+                hiding = shown if task is not None else of_unknown_task(shown)
+                event = replace(event, error=masked_error(event.error, task or "", hiding))
                 if as_json:
                     echo_json(_document(event, task))
                 else:
@@ -352,25 +353,25 @@ class _Tasks:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._known: dict[str, str] = {}
-        """Task by job id; empty for a job that was deleted before."""
+        self._known: dict[str, str | None] = {}
+        """Task by job id; None for a job that was deleted before."""
 
-    def of(self, event: Event, reader: EventReader) -> str:
-        """Return the task of the event's job; empty if it has no job, or the job is gone."""
+    def of(self, event: Event, reader: EventReader) -> str | None:
+        """Return the task of the event's job; None if it has no job, or the job is gone."""
         if event.job_id is None:
-            return ""
+            return None
         if event.job_id not in self._known:
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
             ids = {event.job_id, *reader.job_ids_ahead} - self._known.keys()
-            self._known |= dict.fromkeys(ids, "")
+            self._known |= dict.fromkeys(ids)
             with suppress(BideError):  # the events are shown without their tasks
                 found = self._queue.fetch_many([*ids])
                 self._known |= {job.id: job.task for job in found if job is not None}
         return self._known[event.job_id]
 
 
-def _line(event: Event, task: str) -> str:
+def _line(event: Event, task: str | None) -> str:
     at = moment_exactly(event.at) if event.at else "-"
     told = [short_id(event.job_id or ""), task, _remark(event)]
     return "  ".join([at, event.kind.ljust(11), *filter(None, told)])
@@ -395,7 +396,7 @@ def _remark(event: Event) -> str:
     return ", ".join(told)
 
 
-def _document(event: Event, task: str) -> dict[str, Any]:
+def _document(event: Event, task: str | None) -> dict[str, Any]:
     return {
         **report(event, "id", "kind", "verb", "at"),
         "job": event.job_id,

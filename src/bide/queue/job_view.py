@@ -368,11 +368,7 @@ class JobView(Generic[R]):
         """Return the result of a finished job, or raise `JobFailed` or `JobCancelled`."""
         seen = self._seen()
         if seen.state == State.FAILED:
-            error = self.error
-            what = f": {error.type}: {error.message}" if error else ""
-            failed = JobFailed(f"Job {short_id(self.id)} ({self.task}) failed{what}")
-            failed.error = error
-            raise failed
+            raise failure(self.id, self.task, self.error)
         if seen.state == State.CANCELLED:
             why = "cancelled: it had not started when it expired" if self.expired else "cancelled"
             if seen.constraints.cause:
@@ -455,6 +451,14 @@ ANNOUNCE_US: Final = 30_000_000
 
 PENDING: Final = ("due", "blocked", "active")
 """The replies of `await_end` for a job that has not ended."""
+
+
+def failure(id: str, task: str, error: ErrorInfo | None) -> JobFailed:
+    """Return the error for whoever waited for a job that has failed."""
+    what = f": {error.type}: {error.message}" if error else ""
+    failed = JobFailed(f"Job {short_id(id)} ({task}) failed{what}")
+    failed.error = error
+    return failed
 
 
 def not_found(id: str, place: str = "") -> JobNotFound:

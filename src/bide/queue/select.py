@@ -520,8 +520,9 @@ class How(NamedTuple):
     """The new due time for a retry or reschedule, in the form of `enqueue.when`."""
     running: bool = True
     """Whether to cancel running jobs."""
-    unbegun: bool = True
-    """Whether to delete jobs that have not started."""
+    states: tuple[State, ...] = tuple(State)
+    """The states of the selected jobs. A job that has started or ended since, or is to run again,
+    is left alone."""
     over_us: int = 0
     """The time over which due times are spread; 0 for one due time for all jobs."""
 
@@ -623,7 +624,9 @@ VERBS: Final = {
     for verb in (
         JobVerb(
             *("cancel", "Cancel", "cancelled", "cancelled", (State.ACTIVE, *UNBEGUN), _DUE),
-            lambda keys, ids, how: job_commands.cancel(keys, ids, how.running),
+            lambda keys, ids, how: job_commands.cancel(
+                keys, ids, how.running and State.ACTIVE in how.states
+            ),
             "Cancel jobs, and ask running jobs to stop.",
             fine=("ok", "asked", "cancelled"),
         ),
@@ -643,12 +646,12 @@ VERBS: Final = {
         ),
         JobVerb(
             *("retry", "Retry", "retried", "retried", _ENDED, (State.FAILED,)),
-            lambda keys, ids, how: job_commands.retry(keys, ids, how.when),
+            lambda keys, ids, how: job_commands.retry(keys, ids, how.when, how.states),
             "Run finished jobs again.",
         ),
         JobVerb(
             *("delete", "Delete", "deleted", "deleted", (*UNBEGUN, *_ENDED), _ENDED),
-            lambda keys, ids, how: job_commands.delete(keys, ids, how.unbegun),
+            lambda keys, ids, how: job_commands.delete(keys, ids, how.states),
             "Delete jobs and all their data. A running job cannot be deleted.",
         ),
     )

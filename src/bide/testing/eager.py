@@ -140,14 +140,14 @@ class FakeQueue:
                 words.append(job.state.value if job else "gone")
         return words
 
-    def _delete(self, unbegun: int, *ids: str) -> list[str]:
+    def _delete(self, states: str, *ids: str) -> list[str]:
         words = []
         for id in ids:
             job = self.jobs.get(id)
             if job is None or job.state == State.ACTIVE:
                 words.append("active" if job else "gone")
-            elif job.state not in FINISHED and not unbegun:
-                words.append("unended")
+            elif (job.state if job.state in FINISHED else State.WAITING) not in states.split():
+                words.append(job.state.value)
             else:
                 del self.jobs[id]
                 words.append("ok")

@@ -317,6 +317,11 @@ def read_mask(given: Mask | str | None, what: str = "mask=", otherwise: str = "s
         ) from None
 
 
+def of_unknown_task(mask: Mask) -> Mask:
+    """Return the mask for a job whose task is not known: a function of the user hides by task."""
+    return mask if mask in _MASKS.values() else lambda task, kind, value: HIDDEN
+
+
 def _checked(mask: Any, said: str) -> Mask:
     """Return a mask that hides values for which the function raises."""
     if mask in _MASKS.values():

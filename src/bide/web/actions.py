@@ -23,7 +23,6 @@ from starlette.responses import RedirectResponse, Response
 from bide.errors import BideError, UsageError
 from bide.model.durations import describe
 from bide.model.ids import new_id
-from bide.model.job import FINISHED, State
 from bide.model.limits import DECLARED, TOGETHER
 from bide.model.options import QueueSettings
 from bide.model.schedule import id_of
@@ -66,7 +65,7 @@ async def change_jobs(site: AsyncSite, request: Request, params: Params, verb: s
     if not (does.leaves_list or params.text("id") or params.text("from")):
         raise UsageError(f"{does.label} which jobs? Give an id, or a range: from= and to=.")
     what = _what(verb, params)  # it checks the form before any question or change
-    selection = await choose(site, params, does.possible)
+    selection = await choose(site, params, does)
     if not selection.named and selection.total > MOST and params.text("from"):
         _check_rest(verb, params, selection)
     shown: dict[str, Any] = {"role": Role.OPERATOR, "params": params, "site": site}
@@ -152,11 +151,9 @@ async def _do(
     site: AsyncSite, verb: str, params: Params, selection: Selection
 ) -> tuple[dict[str, Counter[str]], BideError | None]:
     """Change jobs in limited steps, until one fails; count the results by queue."""
-    states = selection.states
     how = How(
         when=_when(params) if verb == "reschedule" else "+0",
-        running=State.ACTIVE in states,
-        unbegun=not FINISHED.issuperset(states),
+        states=selection.states,
         over_us=_over_us(params) if verb == "spread" else 0,
     )
     came: dict[str, Counter[str]] = {queue: Counter() for queue in selection.ids}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -11,12 +11,12 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from bide.errors import UsageError
 from bide.model.durations import SECOND_US, describe_exactly, to_us
 from bide.model.job import FINISHED, State
-from bide.model.limits import Retention
+from bide.model.limits import Retention, stored_rate
 from bide.model.options import GroupSettings, QueueSettings
 from bide.model.schedule import Missed, Timing, check_missed, timing_of
 from bide.protocol.commands import jobs as job_commands
 from bide.queue._async.scan import AsyncScan
-from bide.queue.select import PAGE, Paging, Place, in_turn
+from bide.queue.select import PAGE, FoundJob, JobVerb, Paging, Place, in_turn
 from bide.views._async import AsyncSite
 from bide.views.jobs import FILTER, read_filter, read_range
 from bide.views.params import LATEST_US, Params, read_moment
@@ -68,16 +68,18 @@ class Selection:
         return "" if self.looked is None and self.count < self.total else None
 
 
-async def choose(site: AsyncSite, params: Params, states: Sequence[State]) -> Selection:
-    """Find the jobs that a form selects, if they may be in these states."""
+async def choose(site: AsyncSite, params: Params, verb: JobVerb) -> Selection:
+    """Find the jobs that a form selects for a change."""
     if id := params.text("id"):
         queue = await site.one(params.text("q"))
-        return Selection({queue: [id]}, named=True, states=tuple(State), total=1)
+        # The button to delete stands at a job that has ended, which may be to run again by now.
+        fit = tuple(FINISHED) if verb.name == "delete" else tuple(State)
+        return Selection({queue: [id]}, named=True, states=fit, total=1)
     if params.text("from"):
         return await _in_range(site, params)
     if not params.text("state"):
         raise UsageError("Which jobs? Give an id, a range, or a state.")
-    return await _that_fit(site, params, states)
+    return await _that_fit(site, params, verb)
 
 
 async def _in_range(site: AsyncSite, params: Params) -> Selection:
@@ -103,9 +105,9 @@ async def _in_range(site: AsyncSite, params: Params) -> Selection:
     return selection
 
 
-async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) -> Selection:
+async def _that_fit(site: AsyncSite, params: Params, verb: JobVerb) -> Selection:
     queues, wanted = await site.known(params.queues), read_filter(params)
-    odd = [state for state in wanted.states if state not in states]
+    odd = [state for state in wanted.states if state not in verb.possible]
     if odd:
         raise UsageError(
             f"Jobs that are {', '.join(odd)} do not allow this change; choose another state."
@@ -116,12 +118,21 @@ async def _that_fit(site: AsyncSite, params: Params, states: Sequence[State]) ->
     async for seen in scan.each():
         if not selection.as_of_us:
             selection.as_of_us = seen.snapshot.now_us
-        if seen.state in _DATED and seen.moment_us > selection.as_of_us:
+        is_due = verb.name == "promote" and seen.state == State.WAITING
+        if is_due or _changed_us(seen) > selection.as_of_us:
             continue
         selection.ids.setdefault(seen.queue, []).append(seen.id)
         selection.tasks[seen.snapshot.task] += 1
     selection.looked, selection.total, selection.next = scan.looked, scan.total, scan.next
     return selection
+
+
+def _changed_us(seen: FoundJob) -> int:
+    """Return when a job has started or ended; 0 if it was never claimed."""
+    if seen.state in _DATED:
+        return seen.moment_us
+    run = seen.snapshot.run  # a job that waits for its next attempt has one
+    return run.token if run else 0
 
 
 _LIMITS: Final = ("rate", "burst", "concurrency", "group_rate", "group_burst")
@@ -134,6 +145,9 @@ def settings_shown(queue: Mapping[str, Any]) -> dict[str, str]:
     """Return the form fields of a queue's settings, from the result of `views.queues`."""
     limits, kept = queue["counts"]["limits"], queue["retention"]
     shown = {name: str(limits[name] or "") for name in _LIMITS}
+    for rate, burst in (("rate", "burst"), ("group_rate", "group_burst")):
+        if shown[rate] and stored_rate(shown[rate]).split()[-1] == shown[burst]:
+            shown[burst] = ""  # it follows from the rate, also from another one
     for state in _KEPT[:3]:
         shown[state] = describe_exactly(round(kept[state] * SECOND_US)) or "0s"
     return shown | {"count": str(kept["count"]), "results": _size(kept["results"])}

@@ -503,9 +503,10 @@ class DelayQueue(rq.Queue):
         job._status = JobStatus.QUEUED
         job.origin = GATE  # also in the object, which its holder may save
         ttl, job.ttl = job.ttl, None  # RQ would count it from now
+        limited: Any = job  # only RQ 3 has the attribute
         limit = getattr(job, "rate_limit_key", None)
-        if limit:  # RQ 3 would have it wait for a slot before its delay
-            job.rate_limit_key = None
+        if limit:  # RQ would have it wait for a slot before its delay
+            limited.rate_limit_key = None
         try:
             self.setup_dependencies(job, pipeline=pipe)
             deferred = self._fields(job, at_front)
@@ -513,7 +514,7 @@ class DelayQueue(rq.Queue):
             job.ttl = ttl
         if job.get_status(refresh=False) != JobStatus.DEFERRED:
             if limit:
-                job.rate_limit_key = limit
+                limited.rate_limit_key = limit
             self._delay(job, "in", self._delay_us, pipe, at_front, False, call)
             return
         deferred |= {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from bide.errors import UsageError
 from bide.model.durations import from_us
 from bide.model.ids import new_id
-from bide.model.job import LISTABLE, RunRecord, Snapshot, State, Turn
+from bide.model.job import FINISHED, LISTABLE, RunRecord, Snapshot, State, Turn
 from bide.model.latency import Minute
 from bide.model.limits import KEEP, TOGETHER, Declared, Limits, Retention, read_declared
 from bide.model.options import Constraints
@@ -85,29 +85,33 @@ def promote(keys: Keys, ids: Sequence[str]) -> Command[list[ChangeResult]]:
     return _change("reschedule", keys, (NOW, 1), ids, _read_moved, partial(_begun_is_ok, NOW))
 
 
-def retry(keys: Keys, ids: Sequence[str], when: str) -> Command[list[ChangeResult]]:
-    """Run up to `CHUNK` finished jobs again.
+def retry(
+    keys: Keys, ids: Sequence[str], when: str, states: Iterable[State] = State
+) -> Command[list[ChangeResult]]:
+    """Run up to `CHUNK` finished jobs again, those that are in one of the states.
 
     The jobs store the id of the command. So a repeat after a lost reply runs none of them again,
     even if they have ended meanwhile.
     """
     _check_few(ids)
-    return command("retry", keys, (new_id(), when, *map(raw, ids)), _read_moved)
+    args = (new_id(), when, " ".join(states), *map(raw, ids))
+    return command("retry", keys, args, _read_moved)
 
 
-def delete(keys: Keys, ids: Sequence[str], unbegun: bool = True) -> Command[list[str]]:
-    """Delete up to `MOST_CHANGED` jobs.
+def delete(keys: Keys, ids: Sequence[str], states: Iterable[State] = State) -> Command[list[str]]:
+    """Delete up to `MOST_CHANGED` jobs, those that are in one of the states.
 
-    The result for each is `ok` or `gone`. A repeat does not know whether the first call deleted a
-    job that is gone, and returns `ok`. If the job was not deleted, it is `active`, or `unended` for
-    a job that has not started if `unbegun` is false.
+    The states of jobs that have not started count as one: such a job may change between them. The
+    result for each is `ok`, the state that prevented it, or `gone`. A repeat does not know whether
+    the first call deleted a job that is gone, and returns `ok`.
     """
     _check_few(ids)
+    given = " ".join(state if state in FINISHED else State.WAITING for state in states)
 
     def read(reply: list[Any]) -> list[str]:
         return words(reply, 1)
 
-    return _change("delete", keys, (int(unbegun),), ids, read, gone_is_ok)
+    return _change("delete", keys, (given,), ids, read, gone_is_ok)
 
 
 def pause(keys: Keys) -> Command[None]:

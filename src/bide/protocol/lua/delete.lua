@@ -1,18 +1,19 @@
 -- delete: delete jobs that no worker holds, with all their data.
--- @arg   unbegun   integer  1 if jobs that have not ended may be deleted too
+-- @arg   states   text   of the jobs that are deleted; 'waiting' stands for all that have not begun
 -- @rest  id
--- @reply ok, then per job: ok | active | held | unended | gone
+-- @reply ok, then per job: ok | held | its state | gone
 
 -- held: its worker returns it, because it is not due yet; or the call has done enough. Ask again
 
 local TELL = 100
 
 local reply, done = {'ok'}, {}
+local unbegun = string.find(states, 'waiting', 1, true)
 local awaited = 0 -- parents of those that are to be deleted
 for i = rest, #ARGV do
   local id = ARGV[i]
   local word = 'ok'
-  local is_blocked = unbegun == 1 and redis.call('ZSCORE', blocked, id)
+  local is_blocked = unbegun and redis.call('ZSCORE', blocked, id)
   if is_blocked and awaited >= deps_edges.MOST then
     word = 'held'
   elseif is_blocked then
@@ -20,16 +21,15 @@ for i = rest, #ARGV do
     awaited = awaited + deps_edges.awaited(id)[1]
     done[#done + 1] = id
   elseif redis.call('ZSCORE', active, id) then
-    word = unbegun == 1 and locate.recall(id) and 'held' or 'active'
+    word = unbegun and locate.recall(id) and 'held' or 'active'
   else
     local level, at
-    if unbegun == 1 then level, at = locate.take_due(id) end
+    if unbegun then level, at = locate.take_due(id) end
     if level == group.GROUPED then group.leave(at, id) end
-    if level or redis.call('ZREM', completed, id) == 1 or redis.call('ZREM', failed, id) == 1
-      or redis.call('ZREM', cancelled, id) == 1 then
+    if level or locate.take_ended(id, states) then
       done[#done + 1] = id
     else
-      word = unbegun == 0 and redis.call('HEXISTS', jobs, id) == 1 and 'unended' or 'gone'
+      word = (locate.state(id))
     end
   end
   reply[#reply + 1] = word

@@ -17,13 +17,7 @@ for i = rest, #ARGV do
     break
   end
   local id = ARGV[i]
-  local level, since = locate.due(id)
-  local state
-  if level then
-    state = since > now and 'delayed' or 'waiting'
-  else
-    state, since = locate.elsewhere(id)
-  end
+  local state, since, level = locate.state(id)
   if state == 'gone' then
     reply[#reply + 1] = {'gone'}
   else

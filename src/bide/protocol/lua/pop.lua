@@ -155,6 +155,7 @@ if not only_jobs then last_claims.note(consumer, seq, taken) end
 
 local limits = retention.limits()
 if #records > 0 then redis.call('HSET', run, unpack(records)) end
+if limits.constraints and #ids > 0 then redis.call('ZREM', expiring, unpack(ids)) end
 if #taken > 0 then
   redis.call('ZADD', completed, unpack(completes))
   redis.pcall('HINCRBY', meta, 'completed', #taken)

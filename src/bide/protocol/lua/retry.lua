@@ -1,8 +1,9 @@
 -- retry: run finished jobs again, with all their attempts.
 -- @arg   name       text     of this call; its repeat carries the same, and runs nothing twice
 -- @arg   at         text     +N microseconds from now, or =N
+-- @arg   states     text     of the jobs that run again, of those of jobs that have ended
 -- @rest  id
--- @reply ok now, then per job: ok due | active 0 | delayed 0 | waiting 0 | blocked 0 | gone 0
+-- @reply ok now, then per job: ok due | its state 0 | gone 0
 -- @include due_time event group locate record_store retention run_record wakeup
 
 if not due_time.valid(at) then return redis.error_reply('BADARG retry at') end
@@ -38,19 +39,13 @@ for i = rest, #ARGV do
   local rec
   if line then rec = run_record.parse(line) else rec = run_record.unclaimed(5) end
   local is_repeat = rec and rec.retried == name -- whatever has become of the job since
-  if not is_repeat and redis.call('HEXISTS', jobs, id) == 1 and (redis.call('ZREM', failed, id) == 1
-    or redis.call('ZREM', completed, id) == 1 or redis.call('ZREM', cancelled, id) == 1) then
+  local may_run = not is_repeat and redis.call('HEXISTS', jobs, id) == 1
+  if may_run and locate.take_ended(id, states) then
     revive(id, rec)
   else
-    local _, score = locate.due(id)
-    at_us = is_repeat and score or 0
-    if is_repeat then
-      word = 'ok'
-    elseif score then
-      word = score > now and 'delayed' or 'waiting'
-    else
-      word = (locate.elsewhere(id))
-    end
+    local state, since, level = locate.state(id)
+    if not is_repeat then word = state end
+    at_us = is_repeat and level and since or 0
   end
   reply[#reply + 1] = word
   reply[#reply + 1] = at_us

@@ -278,8 +278,8 @@ class AsyncSelection:
 
     Each iteration and each change reads the jobs again: state by state, each job once, a bounded
     number of jobs in a round trip. A change first finds all matching jobs, then changes them. A job
-    that has another state by its turn is left alone. If a call fails, the jobs before it are
-    changed; repeat the call to change the others.
+    that has started or ended by its turn, or is to run again, is left alone. If a call fails, the
+    jobs before it are changed; repeat the call to change the others.
 
     The methods that change jobs call `progress` with the `BulkResult` so far, after each round
     trip.
@@ -401,6 +401,7 @@ class AsyncSelection:
         where = {queue: [*ids] for queue, ids in chosen.items()}
         tell(found=sum(map(len, where.values())))
         counted: Counter[str] = Counter()
+        how = how._replace(states=scan.wanted.states)
         async for _, _, words in changes(scan.reader, verb, where, how):
             counted.update(words)
             changed = sum(counted[word] for word in verb.fine)

@@ -28,6 +28,22 @@ function locate.elsewhere(id)
   return 'gone'
 end
 
+-- The state of a job, when it is due or that state began, and its index in `due` if it has one.
+function locate.state(id)
+  local level, at = locate.due(id)
+  if level then return at > now and 'delayed' or 'waiting', at, level end
+  return locate.elsewhere(id)
+end
+
+-- Take a job that has ended out of its set, if it is in one of these states. Whether it was.
+function locate.take_ended(id, states)
+  for i = 2, 4 do
+    local state, set = ELSEWHERE[i][1], ELSEWHERE[i][2]
+    if string.find(states, state, 1, true) and redis.call('ZREM', set, id) == 1 then return true end
+  end
+  return false
+end
+
 -- Whether a worker has claimed a job ahead, and has not started it: it is not due yet. Then the
 -- worker is asked to return it, and until it is due it is not claimed ahead again. The caller asks
 -- once more: by then the job can be changed, or has started.
