@@ -15,7 +15,7 @@ from bide import AsyncQueue, BulkResult, Queue, UsageError
 from bide.client import blocking
 from bide.errors import ServerUnavailable
 from bide.protocol.commands import Command
-from bide.protocol.commands.worker import Settle, claim, settle
+from bide.protocol.commands.worker import Outcome, Settle, claim, settle
 from tests.support import jobs
 from tests.support.workers import burst
 
@@ -244,7 +244,7 @@ def test_what_has_moved_on_by_its_turn_stays_as_it_is(
     assert (seen.state, seen.cancelling) == (becomes, False)
 
 
-def claimed(queue: Queue, outcome: str | None) -> None:
+def claimed(queue: Queue, outcome: Outcome | None) -> None:
     """A worker claims the job, and perhaps ends it."""
     taken = queue._client.run(claim(queue.keys, "w1", next(CLAIMS), 1, 60_000_000, 0)).jobs
     if outcome:
