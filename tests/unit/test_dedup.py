@@ -216,6 +216,11 @@ def test_what_cannot_be_meant_is_refused(make: Callable[[], Any], told: str) -> 
         make()
 
 
+def test_arguments_that_no_key_can_be_made_of_are_refused_by_the_task() -> None:
+    with pytest.raises(PayloadError, match="An argument of app:task: objects of type object do"):
+        constraints(Unique(), object())
+
+
 def test_the_constraints_of_a_job_say_both() -> None:
     line = write_constraints("5s", dedup="k=t: f=uk,f")
     assert line == "x=+5000000 k=t: f=uk,f"

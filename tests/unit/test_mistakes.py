@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bide
@@ -16,6 +18,7 @@ from bide.client.config import _read
 from bide.client.url import resolve_url
 from bide.embedded import Server, ServerError
 from bide.model.payload.body import encode_result
+from bide.tasks import middleware
 from bide.tasks.middleware import checked_context
 from bide.tasks.task import import_module
 from bide.testing import isolated_registry
@@ -35,6 +38,42 @@ def anything(*args: Any, **kwargs: Any) -> None: ...
 
 
 task: Any = queue.task(resize)
+
+
+@dataclass
+class Price:
+    cents: int
+
+    def __post_init__(self) -> None:
+        self.cents *= 100
+
+
+@queue.task
+def charge(price: Price) -> None: ...
+
+
+@queue.task(unique=bide.batch("1m"))
+def charge_all(prices: list[Price]) -> None: ...
+
+
+class Cheaper(bide.Middleware):
+    def enqueuing(self, queue: str, body: bide.Body) -> bide.Body:
+        return msgspec.structs.replace(body, args=[Price(0)])
+
+
+@pytest.mark.parametrize("call", [charge, charge.options(retry=1), charge_all])
+def test_an_object_that_would_arrive_changed_is_refused(call: Any) -> None:
+    with pytest.raises(PayloadError, match=r"argument 'prices?' of .* would not arrive as it is"):
+        call.prepare(Price(1))
+    assert call.prepare(Price(0))
+    assert Queue("pickled", url="redis://127.0.0.1:1/0").prepare("work:unknown", [Price(1)])
+
+
+def test_the_arguments_that_middleware_returns_are_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(middleware, "in_use", [Cheaper()])
+    assert charge.prepare(Price(1))
 
 
 def prepared(width: int = 1) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import enum
 import functools
 import os
+import re
 import subprocess
 import sys
 import typing
@@ -209,6 +210,18 @@ class Plain:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Person(pydantic.BaseModel):
+    name: str
+
+
+class Employee(Person):
+    number: int
+
+
+TWICE = datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Paris"))
+"""In an hour that repeats; it equals no time of another zone."""
+
+
 def late(record: Any) -> Any:
     record.late = 7
     return record
@@ -231,6 +244,7 @@ def travel(
     """From a producer to a worker, as bytes."""
     signature = Signature.of(function, owner)
     signature.check(args, kwargs or {}, TASK)
+    signature.check_records(args, kwargs or {}, TASK, codec)
     data = encode_body(Body(TASK, args, kwargs or {}, codec=codec), signature.positional)
     body = decode_body(data, allow_pickle=True)
     bound, named = Signature.of(function, owner).bind(body.args, body.kwargs, TASK)
@@ -495,6 +509,123 @@ def test_values_of_a_class_below_a_plain_type_travel(
 def test_a_value_that_its_plain_type_cannot_equal_is_refused(value: Any, codec: Codec) -> None:
     with pytest.raises(PayloadError, match="do not fit"):
         travel(asking(Any), [value], codec=codec)
+
+
+@dataclass
+class Price:
+    cents: int
+
+    def __post_init__(self) -> None:
+        self.cents *= 100
+
+
+@dataclass
+class Once:
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n > 5:
+            raise ValueError("too large")
+
+
+@attrs.define
+class Account:
+    id: int
+    _balance: int = 0
+
+
+@attrs.define
+class Closed:
+    _balance: int
+
+
+@dataclass(eq=False)
+class Unequal:
+    n: int
+
+
+@dataclass
+class Anything:
+    data: Any
+    at: datetime | None = None
+
+
+@dataclass
+class Discounted(Line):
+    percent: int = 0
+
+
+def grown(n: int) -> Once:
+    once = Once(1)
+    once.n = n
+    return once
+
+
+LOST = "its fields would be changed or lost"
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    ("hint", "value", "why"),
+    [
+        (Price, Price(1), LOST),
+        (list[Price], [Price(1)], LOST),
+        (dict[str, tuple[Price, ...]] | None, {"a": (Price(1),)}, LOST),
+        (MixedBox[Price], MixedBox([Price(1)]), LOST),
+        (Once, grown(6), "too large"),
+        (Account, Account(1, balance=900), LOST),
+        (Anything | Account, Account(1, balance=900), LOST),
+        (Closed, Closed(900), "Object missing required field `_balance`"),
+        (Line, Discounted("a", percent=5), LOST),
+        (Person, Employee(name="a", number=5), LOST),
+        (Line, Line("a", "5"), "Expected `int`, got `str` at value.count"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_object_that_the_worker_would_create_otherwise_is_refused(
+    hint: Any, value: Any, why: str, codec: Codec
+) -> None:
+    text = f"argument 'value' of {TASK} would not arrive as it is ({why}); pass plain values, or an"
+    for args, kwargs in (([value], {}), ([], {"value": value})):
+        with pytest.raises(PayloadError, match=re.escape(text)):
+            travel(asking(hint), args, kwargs, codec)
+    bound, _ = travel(asking(hint), [value], codec="pickle")
+    assert bound == [value]
+
+
+def test_objects_among_any_number_of_arguments_are_checked_too() -> None:
+    def send(*prices: Price, **named: Price) -> None: ...
+
+    with pytest.raises(PayloadError, match=r"argument 'prices\[1\]' of"):
+        travel(send, [Price(0), Price(1)])
+    with pytest.raises(PayloadError, match="argument 'last' of"):
+        travel(send, kwargs={"first": Price(0), "last": Price(1)})
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    ("hint", "value", "read"),
+    [
+        (Price, {"cents": 1}, Price(1)),
+        (list[Price], [{"cents": 1}], [Price(1)]),
+        (tuple[Anything, int], ({"data": 5}, 6), (Anything(5), 6)),
+        (Account, Account(1), Account(1)),
+        (Price | None, None, None),
+        (list[Line], (Line("a"),), [Line("a")]),
+        (Anything, Anything((1, ID)), Anything([1, str(ID)])),
+    ],
+)
+def test_plain_values_and_their_forms_are_not_compared(
+    hint: Any, value: Any, read: Any, codec: Codec
+) -> None:
+    args, _ = travel(asking(hint), [value], codec=codec)
+    assert args == [read]
+
+
+def test_objects_that_cannot_be_compared_count_by_their_stored_form() -> None:
+    (unequal,), _ = travel(asking(Unequal), [Unequal(5)])
+    assert unequal.n == 5
+    (twice,), _ = travel(asking(Anything), [Anything(1, at=TWICE)])
+    assert twice.at.timestamp() == TWICE.timestamp()
 
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text("aé\n")
@@ -1026,14 +1157,6 @@ class Holder(pydantic.BaseModel):
     person: Person
 
 
-class Person(pydantic.BaseModel):
-    name: str
-
-
-class Employee(Person):
-    number: int
-
-
 class Ratio(pydantic.BaseModel):
     ratio: float | None
 
@@ -1103,10 +1226,6 @@ class Parsed(pydantic.BaseModel):
 class Event(pydantic.BaseModel, extra="allow"):
     at: datetime | None = None
     data: Any = None
-
-
-TWICE = datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Paris"))
-"""In an hour that repeats; it equals no time of another zone."""
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from bide.errors import UsageError
+from bide.errors import PayloadError, UsageError
 from bide.model.durations import UNIT_US, Duration, describe, is_whole, to_us
-from bide.model.payload.serializers import Codec, pack, simplify
+from bide.model.payload.serializers import Codec, pack, reason, simplify
 
 Key = str | int | Callable[..., str | int] | None
 """A key; a function that makes it from the job's arguments; None for the policy's default."""
@@ -263,7 +263,12 @@ def write_dedup(
     elif policy.key is not None:
         key = _checked(policy.key)
     else:
-        key = _digest(args, kwargs, names, codec) if isinstance(policy, Unique) else ""
+        key = ""
+        if isinstance(policy, Unique):
+            try:
+                key = _digest(args, kwargs, names, codec)
+            except Exception as error:  # properties and time zones may raise any error
+                raise PayloadError(f"An argument of {task}: {reason(error, codec)}.") from None
     text = quote(f"{task}:{key}", safe=_PLAIN)
     if len(text) > _LONGEST_QUOTED:
         text = text[:60] + hashlib.sha256(text.encode()).hexdigest()

@@ -23,7 +23,7 @@ from bide.errors import (
     ServerUnavailable,
     UsageError,
 )
-from bide.model.dedup import write_dedup
+from bide.model.dedup import Batch, write_dedup
 from bide.model.durations import Duration, at_to_us, delay_to_us, is_whole, to_us
 from bide.model.ids import check_name
 from bide.model.job import Event, check_kinds
@@ -78,6 +78,7 @@ from bide.tasks.task import (
 )
 
 if TYPE_CHECKING:
+    from bide.model.payload.signature import Signature
     from bide.queue._async.queue import AsyncQueue
     from bide.queue._sync.queue import Queue
 
@@ -286,15 +287,17 @@ class QueueCore(Generic[C]):
             body = (
                 Body(name, args, kwargs, **self._codec) if self._codec else Body(name, args, kwargs)
             )
-            if middleware.in_use:
-                body = self._passed(body)
+            body = self._passed(body, signature)
             return enqueue_commands.prepare(body, delay, at, priority, job_id, names, durability)
         depends_on = options.get("depends_on")
         parents = () if depends_on is None else references(self, depends_on)
         held = body_options(options)
         if parents:
             held["parents"] = parents
-        body = self._passed(Body(name, args, kwargs, **self._codec, **held))
+        unique = options.get("unique")
+        unique = defaults.get("unique") if unique is None else unique
+        body = Body(name, args, kwargs, **self._codec, **held)
+        body = self._passed(body, signature, isinstance(unique, Batch))
         if durability is None:
             durability = defaults.get("durability")
         if delay is None and at is None:
@@ -308,11 +311,7 @@ class QueueCore(Generic[C]):
                     f"Job {job_id!r} would wait for itself, and never run; remove its own id from "
                     "depends_on=."
                 )
-            unique = options.get("unique")
-            dedup = write_dedup(
-                defaults.get("unique") if unique is None else unique,
-                *(name, body.args, body.kwargs, names, self.serializer),
-            )
+            dedup = write_dedup(unique, name, body.args, body.kwargs, names, self.serializer)
             constraints = constraints_of(options, defaults, parents, dedup)
         return enqueue_commands.prepare(
             body, delay, at, priority, job_id, names, durability, constraints, parents
@@ -329,9 +328,13 @@ class QueueCore(Generic[C]):
         }
         return cast(Options, merged | given)
 
-    def _passed(self, body: Body) -> Body:
+    def _passed(self, body: Body, signature: Signature | None, is_batched: bool = False) -> Body:
+        """Return the body as middleware changes it, if its records will arrive as they are."""
         for one in middleware.in_use:
             body = _checked(one, one.enqueuing(self.name, body), body)
+        if signature is not None:
+            args = [[item] for item in body.args] if is_batched else body.args
+            signature.check_records(args, body.kwargs, body.task, body.codec)
         return body
 
     def _make_reader(

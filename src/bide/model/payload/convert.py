@@ -154,6 +154,43 @@ def _set_after(kind: Any) -> set[str]:
     return {field.name for field in fields if not field.init}
 
 
+def records_in(hint: Any, seen: set[Any] | None = None) -> set[Any]:
+    """Return the records and models of an annotation, also those in fields."""
+    seen = set() if seen is None else seen
+    hint = peeled(hint)
+    for part in typing.get_args(hint):
+        records_in(part, seen)
+    kind = typing.get_origin(hint) or hint
+    if isinstance(kind, type) and kind not in seen and (is_record(kind) or _is_model(kind)):
+        seen.add(kind)
+        for part in _hints_of(kind).values():
+            records_in(part, seen)
+    return seen
+
+
+def holds_record(value: Any) -> bool:
+    """Whether a value is, or its containers hold, an object of a record or a model."""
+    if isinstance(value, dict):
+        return any(map(holds_record, value.values()))
+    if type(value) in _CONTAINERS:
+        return any(map(holds_record, value))
+    return is_record(type(value)) or _is_model(type(value))
+
+
+def hides_fields(kind: Any) -> bool:
+    """Whether msgspec encodes only a part of its objects: private attributes of attrs."""
+    return any(field.name.startswith("_") for field in getattr(kind, "__attrs_attrs__", ()))
+
+
+def _hints_of(kind: Any) -> dict[str, Any]:
+    """Return the resolved annotations of a class and of its bases."""
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        names = vars(sys.modules.get(base.__module__, typing))
+        hints |= resolved(annotations_of(base), names, dict(vars(base)))
+    return hints
+
+
 Convert = Callable[[Any], Any]
 """Raises `Unfit`."""
 
@@ -169,6 +206,7 @@ class Unfit(Exception):
 
 
 _PLAIN: Final = (str, int, float, bool, list, dict, type(None))
+_CONTAINERS: Final = (list, tuple, set, frozenset, deque)
 _LISTS: Final[dict[Any, type]] = {
     list: list,
     set: set,
@@ -501,10 +539,7 @@ def _filled(hint: Any, given: dict[Any, Any]) -> Any:
 def _record_of(hint: Any) -> Convert:
     kind = typing.get_origin(hint) or hint
     given = dict(zip(getattr(kind, "__parameters__", ()), typing.get_args(hint), strict=False))
-    hints: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
-        names = vars(sys.modules.get(base.__module__, typing))
-        hints |= resolved(annotations_of(base), names, dict(vars(base)))
+    hints = _hints_of(kind)
     fields = [
         _Field(key, name, converter(_filled(hints.get(name, hints.get(key, Any)), given)), required)
         for key, name, required in fields_of(kind)

@@ -105,7 +105,7 @@ def _dumped(model: Any) -> Any:
     for part in ("__dict__", "__pydantic_extra__", "__pydantic_private__"):
         fields, read = getattr(model, part, None) or {}, getattr(again, part, None) or {}
         for name, value in fields.items():
-            if name not in read or not _is_same(value, read[name]):
+            if name not in read or not is_same(value, read[name]):
                 raise PayloadError(
                     f"field {name!r} of {kind.__qualname__} is lost or changed when the model is "
                     f"read back from its JSON; {_MODEL_ADVICE}."
@@ -113,7 +113,7 @@ def _dumped(model: Any) -> Any:
     return plain
 
 
-def _is_same(value: Any, read: Any) -> bool:
+def is_same(value: Any, read: Any) -> bool:
     """Whether values are equal, or have the same JSON, as times in an hour that repeats have."""
     try:
         return bool(value == read) or _json_encoder.encode(value) == _json_encoder.encode(read)

@@ -18,7 +18,17 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from bide.errors import PayloadError, UsageError
-from bide.model.payload.convert import Convert, Unfit, annotations_of, converter, resolved
+from bide.model.payload.convert import (
+    Convert,
+    Unfit,
+    annotations_of,
+    converter,
+    hides_fields,
+    holds_record,
+    records_in,
+    resolved,
+)
+from bide.model.payload.serializers import Codec, is_same, pack, unpack
 
 _RESOURCE: Final = "__bide_resource__"
 _ANY: Final = inspect.Parameter.empty
@@ -33,6 +43,8 @@ class _Converters(NamedTuple):
     result: Convert | None
     is_idle: bool
     """Whether no argument needs conversion."""
+    records: dict[Convert, bool]
+    """Converters of parameters that may hold records; True if a record hides a part of itself."""
 
 
 class Signature:
@@ -147,6 +159,34 @@ class Signature:
         elif kind == "unknown" and not {"args", "kwargs"}.isdisjoint(kwargs.keys() - self.names):
             text += "; a list of arguments is given to queue.enqueue_call(function, args, kwargs)"
         raise UsageError(f"{task_name} {text}.")
+
+    def check_records(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str, codec: Codec
+    ) -> None:
+        """Check in the producer that dataclasses, models and the like will arrive as they are.
+
+        Raises:
+            PayloadError: the worker could not create an object again, or would create another one.
+        """
+        to = self._converters or self.compile()
+        if not to.records or codec == "pickle":  # a pickle holds the objects themselves
+            return
+        given: list[tuple[str, Any, Convert | None]] = [
+            *(
+                (self.position(i), value, to.positional[i] if i < len(to.positional) else to.rest)
+                for i, value in enumerate(args)
+            ),
+            *((name, value, to.by_name.get(name, to.other)) for name, value in kwargs.items()),
+        ]
+        for name, value, one in given:
+            if one is not None and one in to.records and holds_record(value):
+                why = _change(value, one, to.records[one], name, codec)
+                if why:
+                    raise PayloadError(
+                        f"argument {name!r} of {task_name} would not arrive as it is ({why}); pass "
+                        "plain values, or an object that the annotated class creates again from "
+                        "its fields."
+                    )
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str
@@ -265,6 +305,11 @@ class Signature:
         if self._owner is not None and self._parameters:
             hints.setdefault(self._parameters[0].name, self._owner)
         one = {p.name: _maybe(hints.get(p.name, Any), p.default) for p in self._parameters}
+        records: dict[Convert, bool] = {
+            convert: any(map(hides_fields, found))
+            for name, convert in one.items()
+            if convert is not None and (found := _records(hints.get(name)))
+        }
         rest = other = None
         by_name: dict[str, Convert | None] = {}
         for p in self._parameters:
@@ -278,8 +323,22 @@ class Signature:
         positional = tuple(one.get(name) for name in self.positional)
         result = _maybe(_awaited(hints.get("return", Any)), None)
         is_idle = not any((*positional, rest, other, *by_name.values()))
-        self._converters = _Converters(positional, rest, by_name, other, result, is_idle)
+        self._converters = _Converters(positional, rest, by_name, other, result, is_idle, records)
         return self._converters
+
+
+def _change(value: Any, one: Convert, is_strict: bool, name: str, codec: Codec) -> str:
+    """Return how a value would differ in the worker; empty if it would not."""
+    try:
+        plain = unpack(pack(value, codec), codec)
+    except Exception:  # the encoder of the job names it
+        return ""
+    try:
+        read = one(plain)
+    except Exception as error:  # the code of a type may raise any error
+        return _reason(error, name)
+    fits = value == read if is_strict else is_same(value, read)
+    return "" if fits else "its fields would be changed or lost"
 
 
 def _reason(error: Exception, name: str) -> str:
@@ -353,6 +412,13 @@ def _maybe(hint: Any, default: Any) -> Convert | None:
     if one is not None and default is None:  # `name: str = None` means that None is allowed
         return lambda value: None if value is None else one(value)
     return one
+
+
+def _records(hint: Any) -> set[Any]:
+    try:
+        return records_in(hint)
+    except Exception:  # an annotation may be any object, and raise any error
+        return set()
 
 
 def _awaited(hint: Any) -> Any:
