@@ -257,6 +257,8 @@ def _time_reading(full: Full) -> None:
     full.time("timeline", lambda: full.client.run(widest))
     ever = job_commands.list_due(KEYS, 0, 2**50, DUE // 2, job_commands.MAX_PAGE)
     full.time("list_due", lambda: full.client.run(ever))
+    first = job_commands.list_due(KEYS, 0, 2**50, 0, job_commands.MAX_PAGE, by_due=True)
+    full.time("list_due by due time", lambda: full.client.run(first))
     full.time("count_due", lambda: full.client.run(job_commands.count_due(KEYS, range(1, 33))))
     full.time("minutes", lambda: full.client.run(job_commands.latency(KEYS, 1499, 1500)))
     full.time("await_end", lambda: full.client.run(job_commands.await_end(KEYS, to_come[0].id, 1)))

@@ -65,6 +65,26 @@ def test_who_is_due_in_a_stretch_a_page_at_a_time(q: Probe) -> None:
     assert [job for page in pages for job in page.jobs] == whole.jobs
 
 
+def test_the_first_of_a_stretch_by_due_time_over_all_priorities(q: Probe) -> None:
+    at = whole_minute(q)
+    for id, offset, priority in (("c", 2, 9), ("b1", 1, 9), ("b2", 1, 3), ("a", 0, 0), ("d", 3, 5)):
+        q.add(id, when=f"={at + offset}", priority=priority)
+
+    def listed(offset: int, start: int, count: int) -> list[str]:
+        command = job_commands.list_due(q.keys, at + offset, at + 3, start, count, by_due=True)
+        page = q.run(command)
+        assert page.total == (4, 3)[offset]
+        assert all(page.jobs[i][1] <= page.jobs[i + 1][1] for i in range(len(page.jobs) - 1))
+        return [id for id, _ in page.jobs]
+
+    assert listed(0, 0, 10) == ["a", "b1", "b2", "c"]
+    assert listed(0, 0, 2) == ["a", "b1"]
+    assert listed(0, 0, 0) == []
+    assert listed(1, 1, 10) == ["b2", "c"], "one of those that are due first is passed over"
+    assert listed(1, 2, 1) == ["c"]
+    assert listed(1, 9, 10) == ["c"], "none that is due later"
+
+
 def test_the_end_of_a_stretch_is_not_in_it(q: Probe) -> None:
     at = whole_minute(q)
     q.add("in", when=f"={at}")

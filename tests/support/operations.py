@@ -98,7 +98,10 @@ OPERATIONS: dict[str, list[tuple[int, Command[Any]]]] = {
         (0, job_commands.timeline(MAIL, 1_000_000, 60, offset_us=-1)),
         (0, job_commands.timeline(MAIL, 1_000_000, 60, at_us=5)),
     ],
-    "jobs.list_due": [(0, job_commands.list_due(MAIL, 1, 2))],
+    "jobs.list_due": [
+        (0, job_commands.list_due(MAIL, 1, 2)),
+        (0, job_commands.list_due(MAIL, 1, 2, by_due=True)),
+    ],
     "queues.register_queues": [
         (n, queue_commands.register_queues(GLOBALS, ["mail"] * n)) for n in (1, 3)
     ],

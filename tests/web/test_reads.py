@@ -274,6 +274,54 @@ def test_a_range_has_its_jobs_and_how_many_there_are(page: Page, mail: Queue) ->
     assert [job["id"] for job in found["jobs"]] == [job.id for job in jobs[1:3]]
 
 
+def in_range(page: Page, **asked: str) -> tuple[list[str], str | None, int]:
+    """The ids of a page of a range, where the next begins, and the total."""
+    span = {"from": "2030-01-01T00:00:00Z", "to": "2030-01-02T00:00:00Z"}
+    found = page.get("/api/range", **span, **asked).json
+    return [job["id"] for job in found["jobs"]], found["next"], found["total"]
+
+
+def due_on_the_day(queue: Queue, number: int, minute: int, priority: int = 5) -> list[str]:
+    """Jobs that are due at the same moment."""
+    at = datetime(2030, 1, 1, 0, minute, tzinfo=UTC)
+    jobs = [queue.prepare("shop:remind", at=at, priority=priority) for _ in range(number)]
+    return [job.id for job in queue.enqueue_many(jobs)]
+
+
+def test_the_first_of_a_range_by_due_time_come_first(page: Page, mail: Queue, one_url: str) -> None:
+    later = due_on_the_day(mail, 55, minute=30, priority=9)
+    (first,) = due_on_the_day(mail, 1, minute=10, priority=1)
+    with closing(Queue("other", url=one_url)) as other:
+        (second,) = due_on_the_day(other, 1, minute=20, priority=0)
+    ids, after, total = in_range(page)
+    assert (ids[:2], len(ids), after, total) == ([first, second], 50, None, 57)
+    ids, after, total = in_range(page, q="mail")
+    assert (ids[0], len(ids), total) == (first, 50, 56)
+    rest, end, total = in_range(page, q="mail", after=str(after))
+    assert (end, total) == (None, 56)
+    assert sorted(ids + rest) == sorted([first, *later])
+    for odd in ("x", "5.1 a", str(after).replace(" ", "")):
+        span = {"from": "2030-01-01T00:00:00Z", "to": "2030-01-02T00:00:00Z"}
+        reply = page.get("/api/range", **span, q="mail", after=odd)
+        assert (reply.status, "is not a place in this range" in reply.text) == (400, True)
+
+
+@pytest.mark.parametrize("leave", [0, 10, 49, 50])
+def test_no_job_of_a_range_is_passed_over_after_others_have_left_it(
+    leave: int, page: Page, mail: Queue
+) -> None:
+    jobs = [*due_on_the_day(mail, 1, 1), *due_on_the_day(mail, 115, 2), *due_on_the_day(mail, 5, 3)]
+    seen, after, _ = in_range(page, q="mail")
+    mail.cancel_many(seen[:leave])
+    counts: list[int] = []
+    while after and len(counts) < 3:
+        more, after, _ = in_range(page, q="mail", after=after)
+        seen += more
+        counts.append(len(more))
+    assert sorted(seen) == sorted(jobs), "each once"
+    assert len(counts) == 2
+
+
 def test_a_burst_is_found_to_the_second(page: Page, mail: Queue) -> None:
     at = (datetime.now(UTC) + timedelta(days=9)).replace(microsecond=0)
     mail.enqueue_many([mail.prepare("shop:remind", (i,), at=at) for i in range(150)])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bide.errors import UsageError
 from bide.model.durations import from_us
@@ -20,6 +21,7 @@ from bide.queue.select import (
     LOOK,
     Filter,
     FoundJob,
+    Paging,
     check_range,
     first_line,
     kind_of,
@@ -126,29 +128,85 @@ def read_range(params: Params) -> tuple[int, int]:
 
 
 async def stretch(site: AsyncSite, params: Params) -> dict[str, Any]:
-    """Count the jobs of each queue that are due from `from` on and before `to`; return some."""
+    """Count the jobs of each queue that are due from `from` on and before `to`.
+
+    Return the first by due time. Of one queue, `after` continues the list.
+    """
     after_us, before_us = read_range(params)
-    start = params.number("start", 0, 1_000_000_000)
     names = await site.known(params.queues)
+    size = PAGE if len(names) > 1 else 0
     pages = await site.each(
-        names, lambda keys: job_commands.list_due(keys, after_us, before_us, start, PAGE)
+        names, lambda keys: job_commands.list_due(keys, after_us, before_us, 0, size, by_due=True)
     )
-    due = sorted((at, id, name) for name, page in pages.items() for id, at in page.jobs)
-    found = await site.next_due(names, due[:PAGE])
+    due = sorted((at, id, name) for name, page in pages.items() for id, at in page.jobs)[:PAGE]
+    following = None
+    if len(names) == 1:
+        after = _read_place(params.text("after"), after_us, before_us)
+        jobs, following = await _by_due(site, names[0], after, before_us)
+        due = [(at, id, names[0]) for id, at in jobs]
+    found = await site.next_due(names, due)
     sizes = {name: page.total for name, page in pages.items() if page.total}
-    total = sum(sizes.values())
-    # Several queues have only a first page: `start` counts the jobs of one queue.
-    more = len(names) == 1 and start + PAGE < total
     return {
         "from": moment_json(from_us(after_us)),
         "to": moment_json(from_us(before_us)),
         "from_us": after_us,
         "to_us": before_us,
         "queues": sizes,
-        "total": total,
+        "total": sum(sizes.values()),
         "jobs": [masked_brief(seen, site.mask) for seen in found],
-        "next": start + PAGE if more else None,
+        "next": following and str(following),
     }
+
+
+class _DuePlace(NamedTuple):
+    """A position in the jobs of a range by due time, after a job."""
+
+    due_us: int
+    """The due time of the job."""
+    number: int = 0
+    """The number of jobs with this due time up to the job."""
+    id: str = ""
+    """The job's id; empty at the start of the range."""
+
+    def __str__(self) -> str:
+        return f"{self.due_us}.{self.number} {self.id}"
+
+
+_PLACE: Final = re.compile(r"([0-9]{1,16})\.([0-9]{1,9}) (.+)", re.DOTALL)
+
+
+def _read_place(text: str, from_us: int, to_us: int) -> _DuePlace:
+    """Parse a position; an empty text means the start of the range."""
+    if not text:
+        return _DuePlace(from_us)
+    found = _PLACE.fullmatch(text)
+    if found is None or not from_us <= int(found[1]) < to_us:
+        raise UsageError(
+            f"after={text[:60]!r} is not a place in this range; leave it out for the first jobs."
+        )
+    return _DuePlace(int(found[1]), int(found[2]), found[3])
+
+
+async def _by_due(
+    site: AsyncSite, queue: str, after: _DuePlace, to_us: int
+) -> tuple[list[tuple[str, int]], _DuePlace | None]:
+    """Return a page of ids and due times, and the position of the next page."""
+    paging = Paging(after.number, [after.id] if after.id else [])
+    while True:
+        start, size = paging.page(PAGE)
+        command = job_commands.list_due(
+            site.keys(queue), after.due_us, to_us, start, size, by_due=True
+        )
+        page = await site.client.run(command)
+        fresh = paging.read([id for id, _ in page.jobs])
+        if fresh or paging.is_over:
+            break
+    jobs = [(id, at) for id, at in page.jobs if id in fresh][:PAGE]
+    if not jobs or fresh[jobs[-1][0]] + 1 >= page.total:
+        return jobs, None
+    id, at_us = jobs[-1]
+    number = fresh[id] + 1 if at_us == after.due_us else sum(at == at_us for _, at in jobs)
+    return jobs, _DuePlace(at_us, number, id)
 
 
 LOOK_FAILED: Final = 2_000

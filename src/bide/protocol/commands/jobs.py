@@ -570,9 +570,17 @@ def timeline(
 
 
 def list_due(
-    keys: Keys, from_us: int, to_us: int, start: int = 0, count: int = 50
+    keys: Keys, from_us: int, to_us: int, start: int = 0, count: int = 50, by_due: bool = False
 ) -> Command[DuePage]:
     """Count the jobs that are due from `from_us` on and before `to_us`, and read a page of them.
+
+    Args:
+        keys: the keys of the queue.
+        from_us: the start of the range.
+        to_us: its end, which is not in it.
+        start: the number of jobs to skip. With `by_due`, it skips only jobs due at `from_us`.
+        count: the maximum number of jobs.
+        by_due: whether the page is in the order of due times; otherwise of priorities.
 
     Raises:
         UsageError: the page is out of range.
@@ -581,9 +589,11 @@ def list_due(
 
     def parse(reply: list[Any]) -> DuePage:
         jobs = [(text(id), due_us) for id, due_us in pieces(reply, 3, 2)]
+        if by_due:  # stable, so that jobs due at the same time stay in the order of `start`
+            jobs = sorted(jobs, key=lambda job: job[1])[:count]
         return DuePage(reply[1], reply[2], jobs)
 
-    return command("list_due", keys, (from_us, to_us, start, count), parse)
+    return command("list_due", keys, (from_us, to_us, start, count, int(by_due)), parse)
 
 
 HOLD_US: Final = 610_000_000
