@@ -456,7 +456,7 @@ def ls(
     """List jobs; without options, of all queues and states.
 
     Active jobs come first, then waiting and delayed jobs by priority and due time, then jobs that
-    have ended, newest first.
+    have ended, newest first. The jobs in a state are listed queue by queue, in the order of names.
     """
     names = site.known(queues)
     meant = replace(wanted, states=wanted.states or ORDER)
