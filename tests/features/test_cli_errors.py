@@ -29,6 +29,7 @@ ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
         (["enqueue", "shop:greet", "-5"], 2, "begins with a minus stands behind --."),
         (["web", "--listen", "127.0.0.1"], 2, "--listen '127.0.0.1' is not a port"),
         (["queues", "puase"], 2, "did you mean 'pause' or 'purge'? See `bide queues --help`."),
+        (["workers", "ls"], 2, "There is no command 'ls'; `bide workers` lists them."),
         (["--jsn"], 2, "--jsn"),
         (["info", "--jsn"], 2, "--json"),
         (["info", "-u"], 2, "requires an argument"),

@@ -80,6 +80,8 @@ def test_a_take_is_entered_once(one_url: str) -> None:
     block = pile.take()
     with block, pytest.raises(UsageError, match="call take"):
         block.__enter__()
+    with pytest.raises(UsageError, match=r"loop over its items: `with pile\.take\(\) as items:`"):
+        list(pile.take())
     pile.close()
 
 

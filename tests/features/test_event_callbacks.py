@@ -105,6 +105,8 @@ def test_a_callback_must_be_a_function_and_wants_kinds(one_url: str) -> None:
         queue.on("added", 3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="needs at least one kind"):
         queue.on(None, print)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"must be names of events, such as 'completed', not <"):
+        queue.on(print, "completed")  # type: ignore[arg-type]
     assert not listens(queue)
 
 

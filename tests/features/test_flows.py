@@ -278,8 +278,12 @@ def test_what_is_no_step_is_refused(queue: Queue) -> None:
     a, there = queue.prepare(jobs.add, (1,)), queue.enqueue(jobs.add, 2)
     with pytest.raises(UsageError, match=rf"Each step is what .* not <Job {there.id}"):
         chain(a, there)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"Each step is what .* not None"):
+    with pytest.raises(UsageError, match=r"^fan_in takes a list of jobs .*, not None"):
         fan_in(None, ended=a)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^fan_in takes a list of jobs .*, not an empty list"):
+        fan_in([], ended=a)
+    with pytest.raises(UsageError, match=r"failed= are each one job of queue\.prepare.*, not \["):
+        fan_in([a], ended=[a])  # type: ignore[arg-type]
 
 
 def test_a_step_of_too_many_is_refused(queue: Queue) -> None:

@@ -178,7 +178,10 @@ def test_a_key_that_takes_much_is_shortened_and_stays_itself() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Unique(until="done"), "until='done' is not a duration"),
+        (
+            lambda: Unique(until="running"),
+            """until must be "started", "finished" or a duration of more than 0, not 'running'""",
+        ),
         (lambda: Unique(until=0), "a duration of more than 0"),
         (lambda: Unique(on_conflict="drop"), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]
         (lambda: Unique(on_conflict=["keep"]), "'keep', 'replace', 'reject'"),  # type: ignore[arg-type]

@@ -178,6 +178,8 @@ def test_what_is_not_a_task_is_refused_with_the_likely_mistake() -> None:
         UsageError, match=r"None is neither .*without calling it.*enqueue\(function"
     ):
         task_name(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^A list is .* to queue\.enqueue_many\(\.\.\.\)\.$"):
+        task_name([Prepared("a", "+0", 5, b"{}")])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="print is a built-in of Python, which no worker serves"):
         task_name(print)
 
@@ -309,6 +311,11 @@ def test_an_option_among_the_arguments_says_where_options_go(given: str, option:
     other: Any = Sender.send
     with pytest.raises(UsageError, match=rf"as in queue\.enqueue\(function, \.\.\., {option}="):
         Queue("mail").prepare(other, (Sender(),), {given: 5})
+    if given != "queue":
+        options: Any = {given: 5}
+        if given != option:
+            with pytest.raises(UsageError, match=f"'{given}' here; write {option}=... instead"):
+                task.options(**options)
     with pytest.raises(UsageError) as caught:
         task.prepare(1, colour=5)
     assert "option" not in str(caught.value)
@@ -334,7 +341,7 @@ def test_what_has_no_name_is_refused(bound: Any, kind: str) -> None:
         task_name(bound)
 
 
-@pytest.mark.parametrize("value", [None, 5, ["a:b"], b"a:b"])
+@pytest.mark.parametrize("value", [None, 5, {"a:b"}, b"a:b"])
 def test_other_values_are_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="neither a function nor a name"):
         task_name(value)
@@ -577,7 +584,8 @@ def test_without_options_a_task_has_the_usual_ones() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"timeout": 0}, "timeout must be more than 0"),
+        ({"timeout": 0}, "timeout must be more than 0, not 0"),
+        ({"timeout": -1}, "timeout must be more than 0, not -1"),
         ({"timeout": "soon"}, "timeout"),
         ({"on_crash": "explode"}, "on_crash must be 'rerun' or 'fail'"),
         ({"retention": -1}, "retention"),

@@ -315,7 +315,7 @@ def test_no_name_of_a_machine_is_one_sentence(tmp_path: Path, one_url: str) -> N
 def test_a_host_without_a_port_is_a_mistake(tmp_path: Path, one_url: str) -> None:
     done = bide(tmp_path, "metrics", "--host", "0.0.0.0", url=one_url)
     assert done.returncode == 2
-    assert "Error: --host is where --port answers" in done.stderr
+    assert "Error: --host is where --port answers; give that too: --port 9500." in done.stderr
 
 
 @pytest.mark.slow

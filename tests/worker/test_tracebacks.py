@@ -59,6 +59,16 @@ def test_what_is_stored_and_what_is_logged_begin_in_the_task(
     assert functions(logging.Formatter().format(record)) == [task.__name__]
 
 
+def test_a_usage_error_of_the_application_is_logged_with_its_line(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.enqueue(surface.say_nonsense, "half")
+    burst(queue)
+    (record,) = (record for record in caplog.records if record.exc_info)
+    assert "UsageError" in record.getMessage()
+    assert functions(logging.Formatter().format(record))[0] == "say_nonsense"
+
+
 class Translates(Middleware):
     """Has an error become another."""
 

@@ -304,7 +304,7 @@ def metrics(
     --health-port.
     """
     if host and port is None:
-        raise click.UsageError("--host is where --port answers; give that too: --port 9109.")
+        raise click.UsageError("--host is where --port answers; give that too: --port 9500.")
     found = None
     if outbox is not None:
         import_from_here()

@@ -331,6 +331,8 @@ class CommandGroup(click.Group):
                 if isinstance(one, click.Group) and name in one.commands
             ]
             end = f"; did you mean {' or '.join(inner)}?" if inner else ""
+            if name == "ls" and self.invoke_without_command:
+                end = f"; `{ctx.command_path}` lists them."
             end = end or did_you_mean(name, self.commands)
             end = end or f"; there are {', '.join(self.commands)}."
             ctx.fail(f"There is no command {name!r}{end}")

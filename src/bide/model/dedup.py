@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -85,9 +86,13 @@ class Unique(_Policy, frozen=True):
             raise UsageError(f"on_conflict must be one of {told}, not {self.on_conflict!r}.")
         if self.until in ("started", "finished"):
             return f"u{_WAYS[self.on_conflict]},{str(self.until)[0]}"
-        until_us = to_us(self.until, "until")
+        is_word = isinstance(self.until, str) and not re.search(r"\d", self.until)
+        until_us = 0 if is_word else to_us(self.until, "until")
         if until_us <= 0:
-            raise UsageError('until must be "started", "finished" or a duration of more than 0.')
+            raise UsageError(
+                'until must be "started", "finished" or a duration of more than 0, not '
+                f"{self.until!r}."
+            )
         return f"u{_WAYS[self.on_conflict]},{until_us}"
 
 

@@ -460,6 +460,8 @@ def check_kinds(kinds: str | Iterable[str] | None) -> frozenset[str] | None:
     """Check the requested kinds of events; None for all."""
     if kinds is None:
         return None
+    if not isinstance(kinds, Iterable):
+        raise UsageError(f"kinds must be names of events, such as 'completed', not {kinds!r}.")
     found = frozenset([kinds] if isinstance(kinds, str) else kinds)
     for kind in sorted(found, key=str):
         if kind not in EVENTS:

@@ -438,14 +438,31 @@ def check_names(options: Iterable[str], kind: type = Options) -> None:
     known = kind.__annotations__
     for name in options:
         if name not in known:
-            there = ", ".join(sorted(known))
-            raise UsageError(
-                f"There is no option {name!r} here; there are {there}. A function's own "
-                "arguments are given where it is enqueued."
-            )
+            there = f"there are {', '.join(sorted(known))}."
+            if MEANT.get(name) in known:
+                there = f"write {MEANT[name]}=... instead."
+            elif kind is Options:
+                there += " A function's own arguments are given where it is enqueued."
+            raise UsageError(f"There is no option {name!r} here; {there}")
 
 
 # -- names of other libraries
+
+_THEIRS: Final = {
+    "at": "eta _defer_until",
+    "delay": "countdown _defer_by",
+    "expires": "ttl _expires",
+    "job_id": "task_id _job_id",
+    "priority": "at_front",
+    "retention": "result_ttl failure_ttl",
+    "retry": "max_retries",
+    "timeout": "time_limit job_timeout",
+}
+MEANT: Final = {name: name for name in (*Options.__annotations__, "queue")} | {
+    name: option for option, names in _THEIRS.items() for name in names.split()
+}
+"""Options that callers may pass among a task's arguments by mistake, also options of other
+libraries, with the right option."""
 
 OF_TASKS: Final = {
     "delay": "task.enqueue(...), or with a delay task.later('10m').enqueue(...)",

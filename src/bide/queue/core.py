@@ -37,6 +37,7 @@ from bide.model.limits import (
 )
 from bide.model.options import (
     CONSTRAINTS,
+    MEANT,
     OF_QUEUES,
     OF_TASKS,
     GroupSettings,
@@ -86,21 +87,6 @@ _SENT_APART: Final = CONSTRAINTS | APART
 
 _OPTIONS: Final = frozenset(Options.__annotations__)
 _SETTINGS: Final = frozenset(QueueSettings.__annotations__)
-_THEIRS: Final = {
-    "at": "eta _defer_until",
-    "delay": "countdown _defer_by",
-    "expires": "ttl _expires",
-    "job_id": "task_id _job_id",
-    "priority": "at_front",
-    "retention": "result_ttl failure_ttl",
-    "retry": "max_retries",
-    "timeout": "time_limit job_timeout",
-}
-_MEANT: Final = {name: name for name in (*_OPTIONS, "queue")} | {
-    name: option for option, names in _THEIRS.items() for name in names.split()
-}
-"""Options that callers may pass among a task's arguments by mistake, also options of other
-libraries, with the right option."""
 _values_of: Final = itemgetter(*_OPTIONS)
 
 
@@ -277,7 +263,7 @@ class QueueCore(Generic[C]):
         if signature is not None and not signature.fits(args, kwargs):
             # A task may be given to an outbox too, where `enqueue` would be the wrong call.
             where = "task.options({}=...)" if registered else "queue.enqueue(function, ..., {}=...)"
-            signature.check(args, kwargs, name, _MEANT, where)
+            signature.check(args, kwargs, name, MEANT, where)
         names = signature.positional if signature else ()
         if self._defaults:
             options = self._over_defaults(options, defaults)
@@ -470,7 +456,7 @@ def checked_callback(
     """Check the kinds of events and the callback of a listener; return the kinds."""
     checked = check_kinds(kinds)
     if checked is None:
-        raise UsageError("on(kinds, callback) needs at least one kind; see bide.model.job.EVENTS.")
+        raise UsageError("on(kinds, callback) needs at least one kind, such as 'completed'.")
     if not callable(callback):
         raise UsageError(f"The callback must be a function that takes an event, not {callback!r}.")
     return checked

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from bide.errors import JobNotFound, UsageError
 from bide.model.ids import check_name, short_id
@@ -222,11 +222,11 @@ def fan_in(
             more jobs than a job can depend on.
         PayloadError: their ids take more than 1 MB.
     """
-    all_jobs = _jobs(jobs)
+    all_jobs = _jobs(jobs, "fan_in takes a list of jobs that queue.prepare(...) returns")
     callbacks = [callback for callback in (completed, ended, failed) if callback is not None]
     if not callbacks:
         raise UsageError("fan_in needs a job to run after these: completed=, ended= or failed=.")
-    _jobs(callbacks)
+    _jobs(callbacks, "completed=, ended= and failed= are each one job of queue.prepare(...)")
     found = list(all_jobs)
     if completed is not None:
         found.append(_after(completed, all_jobs))
@@ -237,15 +237,15 @@ def fan_in(
     return found
 
 
-def _jobs(step: Step) -> list[Prepared]:
+_STEP: Final = "Each step is what queue.prepare(...) returns, or a list of these"
+
+
+def _jobs(step: Step, expected: str = _STEP) -> list[Prepared]:
     several = isinstance(step, Iterable) and not isinstance(step, Prepared)
     jobs: list[Any] = list(step) if several else [step]
     odd = [job for job in jobs if not isinstance(job, Prepared)]
     if odd or not jobs:
-        raise UsageError(
-            "Each step is what queue.prepare(...) returns, or a list of these, not "
-            f"{repr(odd[0]) if odd else 'an empty list'}."
-        )
+        raise UsageError(f"{expected}, not {repr(odd[0]) if odd else 'an empty list'}.")
     return jobs
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
+from bide.client import config
 from bide.errors import (
     JobCancelled,
     JobFailed,
@@ -383,9 +384,12 @@ class JobView(Generic[R]):
         return self._seen().state in FINISHED
 
     def _late(self, timeout: float) -> JobWaitTimeout:
+        cure = "wait longer, or check whether a worker serves its queue"
+        if config.overridden().clock:
+            cure = "in a test bed, call its run() first"
         return JobWaitTimeout(
             f"Job {short_id(self.id)} is {self._seen().state} after {timeout:g} s, and is not "
-            "cancelled; wait longer, or check whether a worker serves its queue."
+            f"cancelled; {cure}."
         )
 
     def _moved(self, moved: ChangeResult, verb: str, from_: str) -> None:

@@ -69,6 +69,11 @@ def _name_of_function(function: FunctionType) -> str:
 
 
 def _name_of_callable(task: Function) -> str:
+    if isinstance(task, list):
+        raise UsageError(
+            "A list is not a function; pass prepared jobs, as chain(...) returns them, to "
+            "queue.enqueue_many(...)."
+        )
     if not callable(task):
         raise UsageError(
             f"{task!r} is neither a function nor a name 'package.module:function'; pass the "

@@ -65,9 +65,10 @@ def policy_of(options: TaskOptions) -> Policy:
 
 def check_timeout(timeout: Any) -> float:
     """Convert a time-out of more than 0 to seconds."""
-    seconds = to_us(timeout, "timeout") / 1e6
+    is_negative = isinstance(timeout, int | float) and timeout < 0
+    seconds = 0 if is_negative else to_us(timeout, "timeout") / 1e6
     if seconds <= 0:
-        raise UsageError("timeout must be more than 0.")
+        raise UsageError(f"timeout must be more than 0, not {timeout!r}.")
     return seconds
 
 

@@ -17,6 +17,7 @@ from bide.errors import (
     PayloadError,
     PayloadTooNew,
     TaskNotFound,
+    UsageError,
     WorkerCrashed,
 )
 from bide.logs import Log
@@ -301,12 +302,14 @@ def kept(run: RunningJob) -> str:
 def _log_failure(task: str, what: str, error: BaseException) -> None:
     """Log an error, with its traceback unless it is an error of bide with a full sentence.
 
-    Formatting an exception of the application may raise.
+    A `UsageError` has one too, because a line of the application is wrong. Formatting an exception
+    of the application may raise.
     """
     if not _floods.may_log(task):
         return
     try:
-        traced = None if isinstance(error, BideError) else error
+        is_ours = isinstance(error, BideError) and not isinstance(error, UsageError)
+        traced = None if is_ours else error
         log.error("%s failed: %r", what, error, exc_info=traced)
     except BaseException:  # a log handler may pass on errors of the formatting
         log.error("%s failed: %s, which cannot be shown", what, type(error).__name__)

@@ -29,6 +29,10 @@ def test_queues_that_were_made_before_are_on_its_server(bed: TestBed) -> None:
     job = shop.send.enqueue(1)
     assert (shop.mail.url, shop.mail.prefix) == (bed.url, bed.prefix)
     assert [seen.id for seen in bed.enqueued()] == [job.id]
+    with pytest.raises(
+        bide.JobWaitTimeout, match=r"cancelled; in a test bed, call its run\(\) first"
+    ):
+        job.wait(timeout=0.001)
 
 
 def test_and_go_back_where_they_were(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bide.errors import UsageError
 from bide.model.context import Fail
@@ -27,6 +27,13 @@ class AsyncTaking:
         self._closes = closes
         self._options = options
         self._items: AsyncItems | None = None
+
+    def __aiter__(self) -> NoReturn:
+        """Refuse a loop over `take()` itself, which would not ack the items."""
+        raise UsageError(
+            "Enter take(), and loop over its items: `with pile.take() as items:`, on an event "
+            "loop with async."
+        )
 
     async def __aenter__(self) -> AsyncItems:
         if self._items is not None:

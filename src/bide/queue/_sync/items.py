@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bide.errors import UsageError
 from bide.model.context import Fail
@@ -28,6 +28,13 @@ class Taking:
         self._closes = closes
         self._options = options
         self._items: Items | None = None
+
+    def __iter__(self) -> NoReturn:
+        """Refuse a loop over `take()` itself, which would not ack the items."""
+        raise UsageError(
+            "Enter take(), and loop over its items: `with pile.take() as items:`, on an event "
+            "loop with async."
+        )
 
     def __enter__(self) -> Items:
         if self._items is not None:
