@@ -771,3 +771,11 @@ def test_a_name_of_rq_whose_class_is_not_served_says_which_module_to_serve() -> 
         TaskRegistry().find("shop.desk.Desk.Drawer:close")
     with pytest.raises(TaskNotFound, match=r"start the worker as `bide worker json\.decoder`,"):
         TaskRegistry(["json"]).find("json.decoder:loads")
+
+
+def test_under_djangos_manage_py_an_unserved_task_names_its_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/srv/shop/manage.py", "bide", "worker"])
+    with pytest.raises(TaskNotFound, match=r"as `manage\.py bide worker orders\.reminders`,"):
+        TaskRegistry().find("orders.reminders:remind")

@@ -512,8 +512,10 @@ class TaskRegistry:
             ]
             there = _remark(name, names, f"modules served: {served}")
             module_name = re.sub(r"(?<=.)\.[A-Z].*", "", module_name)  # without a class
+            # Otherwise the worker would lack Django's settings.
+            start = "manage.py bide" if "".join(sys.argv[:1]).endswith("manage.py") else "bide"
             raise TaskNotFound(
-                f"The task {name!r} is not served here{there}; start the worker as `bide worker "
+                f"The task {name!r} is not served here{there}; start the worker as `{start} worker "
                 f"{module_name}`, or register the task in a module it imports."
             )
         found = _lookup(module, module_name, qualname)
