@@ -21,6 +21,13 @@ def settings(desk: Page, queue: str = "mail") -> dict[str, str]:
     return dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)) | {"verb": "configure-queue"}
 
 
+def of_group(desk: Page) -> dict[str, str]:
+    """The same of the first group, which has a form in its row."""
+    text = desk.get("/groups", q="mail").text
+    form = text[text.index('class="limits"') :].partition("</form>")[0]
+    return dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)) | {"verb": "configure-group"}
+
+
 OF_GROUPS = {"group_rate": "2/m", "group_burst": "3"}
 
 
@@ -160,7 +167,7 @@ def hold() -> None:
 def test_limits_of_a_group(desk: Page, mail: Queue) -> None:
     mail.enqueue("shop:remind", delay=60, group="g")
     form = {"verb": "configure-group", "q": "mail"}
-    reply = desk.post(**form, group="g", concurrency="4", rate="10/m", burst="2")
+    reply = desk.post(**of_group(desk) | {"concurrency": "4", "rate": "10/m", "burst": "2"})
     assert (reply.status, reply.headers["location"]) == (303, "/groups?q=mail")
     counts = mail.group("g").counts()
     assert (counts.concurrency, counts.rate, counts.burst) == (4, "10/m", 2)
@@ -168,9 +175,12 @@ def test_limits_of_a_group(desk: Page, mail: Queue) -> None:
     assert 'name="rate" value="10/m"' in text
     assert desk.post(**form, group="new", rate="1/s").status == 303
     assert mail.group("new").counts().rate == "1/s"
-    desk.post(**form, group="g")
+    assert desk.post(**of_group(desk) | {"rate": ""}).status == 303
+    assert desk.post(**of_group(desk)).status == 303, "nothing is changed"
     counts = mail.group("g").counts()
-    assert (counts.is_configured, counts.rate) == (False, None)
+    assert (counts.concurrency, counts.rate) == (4, None)
+    desk.post(**of_group(desk) | {"concurrency": ""})
+    assert not mail.group("g").counts().is_configured
     mail.configure(group_rate="7/m")
     text = desk.get("/groups", q="mail").text
     assert 'name="rate" value="" size="8" maxlength="40" placeholder="7/m"' in text
@@ -178,7 +188,30 @@ def test_limits_of_a_group(desk: Page, mail: Queue) -> None:
     counts = mail.group("g").counts()
     for wrong in ({"group": ""}, {"group": "g", "rate": "x"}, {"group": "g", "concurrency": "x"}):
         assert desk.post(**form, **wrong).status == 400
+    assert desk.post(**form, group="g").status == 400, "no limit is given"
     assert mail.group("g").counts() == counts
+
+
+def test_a_changed_rate_of_a_group_has_its_own_burst(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60, group="g")
+    mail.group("g").configure(rate="1000/s")
+    desk.post(**of_group(desk) | {"rate": "10/m"})
+    assert mail.group("g").counts().burst == 1
+    desk.post(**of_group(desk) | {"burst": "3"})
+    assert mail.group("g").counts().burst == 3
+    desk.post(verb="configure-group", q="mail", group="g", concurrency="2")
+    counts = mail.group("g").counts()
+    assert (counts.concurrency, counts.rate, counts.burst) == (2, "10/m", 3), "it left them empty"
+
+
+def test_what_another_has_changed_of_a_group_meanwhile_is_not_lost(desk: Page, mail: Queue) -> None:
+    mail.enqueue("shop:remind", delay=60, group="g")
+    form = of_group(desk) | {"rate": "7/m"}
+    mail.group("g").configure(concurrency=3)
+    reply = desk.post(**form)
+    assert (reply.status, "concurrency 3, rate none" in reply.text) == (409, True)
+    counts = mail.group("g").counts()
+    assert (counts.concurrency, counts.is_configured, counts.rate) == (3, True, None)
 
 
 def test_a_viewer_changes_nothing(page: Page, desk: Page, mail: Queue, one_url: str) -> None:

@@ -52,7 +52,7 @@ Authorize = Callable[[Request], "Awaitable[Role | str | None] | Role | str | Non
 
 
 class Refused(BideError):
-    """The sender of a request lacks the permission."""
+    """A request is refused, mostly because its sender lacks the permission."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)

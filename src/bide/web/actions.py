@@ -22,7 +22,7 @@ from starlette.responses import RedirectResponse, Response
 
 from bide.errors import BideError, UsageError
 from bide.model.durations import describe
-from bide.model.ids import new_id
+from bide.model.ids import new_id, short_id
 from bide.model.limits import DECLARED, TOGETHER
 from bide.model.options import QueueSettings
 from bide.model.schedule import id_of
@@ -48,6 +48,7 @@ from bide.web.selection import (
     Selection,
     choose,
     given,
+    group_shown,
     read_group_settings,
     read_settings,
     read_wish,
@@ -251,6 +252,27 @@ async def _configure(site: AsyncSite, request: Request, params: Params) -> Respo
     return _to(request, "queue", q=queue)
 
 
+async def _configure_group(site: AsyncSite, request: Request, params: Params) -> Response:
+    """Change the limits of a group: of a shown one only what the form has changed."""
+    queue, group = await site.one(params.text("q")), params.text("group")
+    keys = site.keys(queue)
+    now = await site.client.run(queue_commands.counts(keys, group))
+    shown = group_shown(now._asdict())
+    if "stand" not in params:  # the form for any group was empty
+        shown = dict.fromkeys(shown, "")
+    elif params.text("stand") != stand_of(shown):
+        line = ", ".join(f"{name} {value or 'none'}" for name, value in shown.items())
+        raise Refused(
+            f"Someone else has changed the limits of the group {short_id(group)!r} meanwhile: "
+            f"{line}. Nothing was saved; open the page again.",
+            409,
+        )
+    settings = read_group_settings({name: params.text(name) for name in shown}, shown)
+    if settings or "stand" not in params:
+        await site.client.run(settings_call(keys, group, settings))
+    return _to(request, "groups", q=queue)
+
+
 def _to(request: Request, page: str, **params: str) -> Response:
     root = request.scope.get("root_path", "").rstrip("/")
     return RedirectResponse(Params("").address(f"{root}/{page}", **params), 303)
@@ -285,10 +307,7 @@ async def act(site: AsyncSite, request: Request, params: Params, role: Role) -> 
     if word == "configure-queue":
         return await _configure(site, request, params)
     if word == "configure-group":
-        queue, group = await site.one(params.text("q")), params.text("group")
-        settings = read_group_settings(params)
-        await site.client.run(settings_call(site.keys(queue), group, settings))
-        return _to(request, "groups", q=queue)
+        return await _configure_group(site, request, params)
     if word in ("retry-row", "retry-rows", "delete-row"):
         await repair_rows(site, params, word)
         return _to(request, "outbox")

@@ -37,7 +37,7 @@ from bide.views.params import ORDER, NotFound, Params, about, megabytes, relativ
 from bide.views.queues import limits_of
 from bide.views.timeline import TIMELINE_SPANS, draw, draw_heatmap
 from bide.web.access import Role, extra_headers, status_and_sentence
-from bide.web.selection import filled, settings_shown, stand_of
+from bide.web.selection import filled, group_shown, settings_shown, stand_of
 
 HOME: Final = "timeline"
 _PICTURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
@@ -163,7 +163,8 @@ def _templates() -> jinja2.Environment:
     }
     known: dict[str, Any] = env.globals
     known |= {"filled": filled, "story": _story}
-    known |= {"settings_shown": settings_shown, "stand_of": stand_of, "limits_of": limits_of}
+    known |= {"settings_shown": settings_shown, "group_shown": group_shown}
+    known |= {"stand_of": stand_of, "limits_of": limits_of}
     known |= {
         "STATES": LISTABLE,
         "ORDER": ORDER,

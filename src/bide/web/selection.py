@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from bide.errors import UsageError
 from bide.model.durations import SECOND_US, describe_exactly, to_us
@@ -146,11 +146,22 @@ def settings_shown(queue: Mapping[str, Any]) -> dict[str, str]:
     limits, kept = queue["counts"]["limits"], queue["retention"]
     shown = {name: str(limits[name] or "") for name in _LIMITS}
     for rate, burst in (("rate", "burst"), ("group_rate", "group_burst")):
-        if shown[rate] and stored_rate(shown[rate]).split()[-1] == shown[burst]:
-            shown[burst] = ""  # it follows from the rate, also from another one
+        shown[burst] = _burst_shown(shown[rate], shown[burst])
     for state in _KEPT[:3]:
         shown[state] = describe_exactly(round(kept[state] * SECOND_US)) or "0s"
     return shown | {"count": str(kept["count"]), "results": _size(kept["results"])}
+
+
+def group_shown(group: Mapping[str, Any]) -> dict[str, str]:
+    """Return the form fields of a group's limits, from its `GroupCounts` as a mapping."""
+    own = [str(group[name]) if group["has_own_rate"] else "" for name in ("rate", "burst")]
+    concurrency = str(group["concurrency"]) if group["is_configured"] else ""
+    return {"concurrency": concurrency, "rate": own[0], "burst": _burst_shown(*own)}
+
+
+def _burst_shown(rate: str, burst: str) -> str:
+    """Return the field of a burst; empty if it follows from the rate, also from another one."""
+    return "" if rate and stored_rate(rate).split()[-1] == burst else burst
 
 
 def _size(number: int) -> str:
@@ -163,7 +174,7 @@ def _size(number: int) -> str:
 
 def stand_of(settings: Mapping[str, str]) -> str:
     """Return the settings as one text, with which a form detects changes by others."""
-    return " ".join(settings[name] or "-" for name in SETTINGS)
+    return " ".join(value or "-" for value in settings.values())
 
 
 def read_settings(given: Mapping[str, str], shown: Mapping[str, str]) -> QueueSettings:
@@ -172,18 +183,7 @@ def read_settings(given: Mapping[str, str], shown: Mapping[str, str]) -> QueueSe
     Raises:
         UsageError: one is invalid.
     """
-    settings: QueueSettings = {}
-    rates: tuple[tuple[Literal["rate", "group_rate"], Literal["burst", "group_burst"]], ...] = (
-        ("rate", "burst"),
-        ("group_rate", "group_burst"),
-    )
-    for rate, burst in rates:
-        if any(given[name] != shown[name] for name in (rate, burst)):
-            settings[rate] = given[rate] or None
-            if given[burst] and (given[burst] != shown[burst] or given[rate]):
-                settings[burst] = _whole(given[burst], burst)
-    if given["concurrency"] != shown["concurrency"]:
-        settings["concurrency"] = _whole(given["concurrency"], "concurrency")
+    settings = cast("QueueSettings", _read_limits(given, shown, "rate", "group_rate"))
     if any(given[name] != shown[name] for name in _KEPT):
         count, results = _whole(given["count"], "count"), given["results"]
         ages = {state: given[state] for state in _KEPT[:3]}
@@ -196,17 +196,28 @@ def read_settings(given: Mapping[str, str], shown: Mapping[str, str]) -> QueueSe
     return settings
 
 
-def read_group_settings(params: Params) -> GroupSettings:
-    """Read the limits of a group; an empty field means none.
+def read_group_settings(given: Mapping[str, str], shown: Mapping[str, str]) -> GroupSettings:
+    """Read the limits of a group that differ from those that are shown; empty means none.
 
     Raises:
         UsageError: one is invalid.
     """
-    settings: GroupSettings = {"rate": params.text("rate") or None}
-    if params.text("burst"):
-        settings["burst"] = _whole(params.text("burst"), "burst")
-    settings["concurrency"] = _whole(params.text("concurrency"), "concurrency")
-    return settings
+    return cast("GroupSettings", _read_limits(given, shown, "rate"))
+
+
+def _read_limits(
+    given: Mapping[str, str], shown: Mapping[str, str], *rates: str
+) -> dict[str, int | str | None]:
+    limits: dict[str, int | str | None] = {}
+    for rate in rates:
+        burst = rate.replace("rate", "burst")
+        if any(given[name] != shown[name] for name in (rate, burst)):
+            limits[rate] = given[rate] or None
+            if given[burst] and (given[burst] != shown[burst] or given[rate]):
+                limits[burst] = _whole(given[burst], burst)
+    if given["concurrency"] != shown["concurrency"]:
+        limits["concurrency"] = _whole(given["concurrency"], "concurrency")
+    return limits
 
 
 def _whole(text: str, name: str) -> int | None:
