@@ -578,18 +578,54 @@ LOST = "its fields would be changed or lost"
         (Closed, Closed(900), "Object missing required field `_balance`"),
         (Line, Discounted("a", percent=5), LOST),
         (Person, Employee(name="a", number=5), LOST),
+        (dict[str, Any] | Person, Person(name="a"), "it would arrive as dict"),
+        (list[dict[str, Any] | Line], [Line("a")], "it would arrive as list"),
         (Line, Line("a", "5"), "Expected `int`, got `str` at value.count"),  # type: ignore[arg-type]
     ],
 )
 def test_an_object_that_the_worker_would_create_otherwise_is_refused(
     hint: Any, value: Any, why: str, codec: Codec
 ) -> None:
-    text = f"argument 'value' of {TASK} would not arrive as it is ({why}); pass plain values, or an"
+    text = f"argument 'value' of {TASK} would not arrive as it is ({why}); pass plain values, or"
     for args, kwargs in (([value], {}), ([], {"value": value})):
         with pytest.raises(PayloadError, match=re.escape(text)):
             travel(asking(hint), args, kwargs, codec)
     bound, _ = travel(asking(hint), [value], codec="pickle")
     assert bound == [value]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "read"),
+    [
+        (str | uuid.UUID, ID, "str"),
+        (str | uuid.UUID | None, ID, "str"),
+        (str | Color, Color.RED, "str"),
+        (list[int] | set[int], {1}, "list"),
+        (list[int] | tuple[int, ...], (1,), "list"),
+    ],
+    ids=str,
+)
+def test_a_member_of_a_union_that_would_arrive_as_another_is_refused(
+    hint: Any, value: Any, read: str
+) -> None:
+    text = (
+        f"argument 'value' of {TASK} would not arrive as it is (it would arrive as {read}); put "
+        f"{type(value).__name__} first in the annotation, or use fewer types."
+    )
+    with pytest.raises(PayloadError, match=re.escape(text)):
+        travel(asking(hint), [value])
+    args, _ = travel(asking(hint), [value], codec="pickle")
+    assert same(args, [value])
+
+
+def test_a_member_of_a_union_may_arrive_as_one_that_equals_it() -> None:
+    for hint, value in (
+        (str | Shade, Shade.DARK),
+        (set[int] | frozenset[int], frozenset({1})),
+        (int | float | Level, Level.LOW),
+    ):
+        args, _ = travel(asking(hint), [value])
+        assert args == [value]
 
 
 def test_objects_among_any_number_of_arguments_are_checked_too() -> None:

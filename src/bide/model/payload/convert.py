@@ -177,6 +177,15 @@ def holds_record(value: Any) -> bool:
     return is_record(type(value)) or _is_model(type(value))
 
 
+def objects_of_union(hint: Any) -> set[Any]:
+    """Return the members of a union that are no plain types, if it has other members than None."""
+    hint = peeled(hint)
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return set()
+    members = {typing.get_origin(kind) or kind for kind in map(peeled, typing.get_args(hint))}
+    return members - set(_PLAIN) if len(members - {type(None)}) > 1 else set()
+
+
 def hides_fields(kind: Any) -> bool:
     """Whether msgspec encodes only a part of its objects: private attributes of attrs."""
     return any(field.name.startswith("_") for field in getattr(kind, "__attrs_attrs__", ()))
@@ -379,7 +388,7 @@ def _expected(hint: Any, value: Any) -> Unfit:
 def _union(hint: Any, members: tuple[Any, ...]) -> Convert:
     """Try the members in order; a record that lacks a key comes after one that has it."""
     tried = [(member, converter(member)) for member in map(peeled, members)]
-    kinds = tuple(member for member, _ in tried if isinstance(member, type))
+    kinds = tuple(typing.get_origin(member) or member for member, _ in tried)
     records = [keys_of(member) for member, _ in tried]
 
     def convert(value: Any) -> Any:

@@ -25,6 +25,7 @@ from bide.model.payload.convert import (
     converter,
     hides_fields,
     holds_record,
+    objects_of_union,
     records_in,
     resolved,
 )
@@ -45,6 +46,8 @@ class _Converters(NamedTuple):
     """Whether no argument needs conversion."""
     records: dict[Convert, bool]
     """Converters of parameters that may hold records; True if a record hides a part of itself."""
+    unions: dict[Convert, set[Any]]
+    """Converters of parameters that are unions, with the members that JSON does not have."""
 
 
 class Signature:
@@ -163,13 +166,13 @@ class Signature:
     def check_records(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str, codec: Codec
     ) -> None:
-        """Check in the producer that dataclasses, models and the like will arrive as they are.
+        """Check in the producer that records and members of unions will arrive as they are.
 
         Raises:
             PayloadError: the worker could not create an object again, or would create another one.
         """
         to = self._converters or self.compile()
-        if not to.records or codec == "pickle":  # a pickle holds the objects themselves
+        if not (to.records or to.unions) or codec == "pickle":  # a pickle holds the objects
             return
         given: list[tuple[str, Any, Convert | None]] = [
             *(
@@ -179,14 +182,19 @@ class Signature:
             *((name, value, to.by_name.get(name, to.other)) for name, value in kwargs.items()),
         ]
         for name, value, one in given:
-            if one is not None and one in to.records and holds_record(value):
+            if one is None:
+                continue
+            why = fix = ""
+            if one in to.records and holds_record(value):
                 why = _change(value, one, to.records[one], name, codec)
-                if why:
-                    raise PayloadError(
-                        f"argument {name!r} of {task_name} would not arrive as it is ({why}); pass "
-                        "plain values, or an object that the annotated class creates again from "
-                        "its fields."
-                    )
+                fix = "pass plain values, or an object that its class creates again from its fields"
+            elif type(value) in to.unions.get(one, ()):
+                why = _other_member(value, one, codec)
+                fix = f"put {type(value).__name__} first in the annotation, or use fewer types"
+            if why:
+                raise PayloadError(
+                    f"argument {name!r} of {task_name} would not arrive as it is ({why}); {fix}."
+                )
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], task_name: str
@@ -310,6 +318,11 @@ class Signature:
             for name, convert in one.items()
             if convert is not None and (found := _records(hints.get(name)))
         }
+        unions: dict[Convert, set[Any]] = {
+            convert: members
+            for name, convert in one.items()
+            if convert is not None and (members := objects_of_union(hints.get(name)))
+        }
         rest = other = None
         by_name: dict[str, Convert | None] = {}
         for p in self._parameters:
@@ -323,7 +336,9 @@ class Signature:
         positional = tuple(one.get(name) for name in self.positional)
         result = _maybe(_awaited(hints.get("return", Any)), None)
         is_idle = not any((*positional, rest, other, *by_name.values()))
-        self._converters = _Converters(positional, rest, by_name, other, result, is_idle, records)
+        self._converters = _Converters(
+            positional, rest, by_name, other, result, is_idle, records, unions
+        )
         return self._converters
 
 
@@ -337,8 +352,20 @@ def _change(value: Any, one: Convert, is_strict: bool, name: str, codec: Codec) 
         read = one(plain)
     except Exception as error:  # the code of a type may raise any error
         return _reason(error, name)
+    if not holds_record(read):
+        return f"it would arrive as {type(read).__name__}"
     fits = value == read if is_strict else is_same(value, read)
     return "" if fits else "its fields would be changed or lost"
+
+
+def _other_member(value: Any, one: Convert, codec: Codec) -> str:
+    """Return how the worker would get a member of a union; empty if it is of the same type."""
+    try:
+        read = one(unpack(pack(value, codec), codec))
+    except Exception:  # the encoder of the job or the worker reports it
+        return ""
+    is_other = type(read) is not type(value) and read != value
+    return f"it would arrive as {type(read).__name__}" if is_other else ""
 
 
 def _reason(error: Exception, name: str) -> str:
