@@ -30,6 +30,7 @@ ESCAPES = "a\x1b[2Jb\rc\x9b1m\u202e"
         (["web", "--listen", "127.0.0.1"], 2, "--listen '127.0.0.1' is not a port"),
         (["queues", "puase"], 2, "did you mean 'pause' or 'purge'? See `bide queues --help`."),
         (["workers", "ls"], 2, "There is no command 'ls'; `bide workers` lists them."),
+        (["enqueue", "shop:greet", "--delay", "5m"], 2, "Did you mean '--in'?"),
         (["--jsn"], 2, "--jsn"),
         (["info", "--jsn"], 2, "--json"),
         (["info", "-u"], 2, "requires an argument"),
