@@ -307,6 +307,13 @@ def test_ten_thousand_jobs_are_changed_while_more_come(
         (["retry", "x", "--at", "2035-01-01T00:00"], 2, "has no time zone"),
         (["reschedule", "x", "--at", ""], 2, "--at ''"),
         (["retry", "x", "--at", ""], 2, "--at ''"),
+        (["cancel", "-q", "mail", "--error", ""], 2, "--error must be text to look for, not ''"),
+        (
+            ["ls", "--since", "2035-01-02T00:00Z", "--until", "2035-01-01T00:00Z"],
+            2,
+            "--since is not before --until, so no job can match",
+        ),
+        (["ls", "--ids", "--json"], 2, "Give --ids or --json, not both."),
         (["cancel", "a b"], 2, "job id"),
         (["delete", "-s", "failed", "-q", "mail", "--older-than", "x"], 2, "--older-than='x'"),
         (["delete", "-s", "failed", "-q", "mail", "--due-before", "x"], 2, "--due-before 'x'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -101,9 +102,12 @@ def test_help_and_version_are_no_errors_and_show_no_setting(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_early_is_no_error(home: Path, one_url: str) -> None:
+@pytest.mark.parametrize("args", [["info"], ["top", "--once"], ["--help"], ["--version"]])
+def test_a_reader_that_leaves_early_is_no_error(home: Path, one_url: str, args: list[str]) -> None:
+    with contextlib.closing(Queue(url=one_url)) as queue:
+        queue.enqueue("shop:greet")
     program = subprocess.Popen(
-        [sys.executable, "-m", "bide", "info"],
+        [sys.executable, "-m", "bide", *args],
         cwd=home,
         env=environment(one_url),
         stdout=subprocess.PIPE,
@@ -141,3 +145,18 @@ def test_options_of_the_server_stand_before_the_command_too(home: Path, one_url:
     assert queues("-u", one_url, "--prefix", "one", "queues", "ls") == ["one"]
     assert queues("-u", one_url, "queues", "--prefix", "one", "ls") == ["one"]
     assert queues("--prefix", "two", "queues", "ls", "-u", one_url, "--prefix", "one") == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["-u", "redis://host", "dev", "shop.py"], "`bide dev` has no --url; leave it out."),
+        (["--prefix", "one", "dev", "shop.py"], "`bide dev` has no --prefix; leave it out."),
+        (["-u", "redis://host", "outbox", "ls", "shop:outbox"], "`bide outbox` has no --url"),
+        (["--prefix", "one", "rq-timer"], "`bide rq-timer` has no --prefix"),
+    ],
+)
+def test_options_of_the_server_before_a_command_without_them(
+    home: Path, args: list[str], says: str
+) -> None:
+    assert says in error_of(bide(home, *args), 2)

@@ -138,7 +138,9 @@ def test_a_page_says_that_there_is_more(home: Path, one_url: str, mail: Queue) -
     made = mail.enqueue_many([mail.prepare("shop:greet", delay=60 + i) for i in range(7)])
     done = bide(home, "jobs", "ls", "-n", "3", url=one_url)
     assert ids(done.stdout) == [job.id for job in made[:3]]
-    assert "more than these 3 jobs" in done.stderr
+    assert done.stderr == "More than 3 jobs match; see --limit and --offset.\n"
+    one = bide(home, "jobs", "ls", "-n", "1", url=one_url)
+    assert one.stderr == "More than 1 job matches; see --limit and --offset.\n"
     done = bide(home, "jobs", "ls", "-n", "3", "--offset", "4", url=one_url)
     assert ids(done.stdout) == [job.id for job in made[4:]]
     assert done.stderr == ""
@@ -369,6 +371,8 @@ def test_what_is_due_next_over_all_queues(home: Path, one_url: str, mail: Queue)
     assert len(read(home, one_url, "upcoming", "-n", "500")) == 3
     many = bide(home, "upcoming", "-n", "501", url=one_url)
     assert (many.returncode, "not in the range 1<=x<=500" in many.stderr) == (2, True)
+    none = bide(home, "upcoming", "--within", "0", url=one_url)
+    assert "No job is due within 0." in none.stderr
     other.close()
 
 

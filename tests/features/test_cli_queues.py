@@ -159,6 +159,7 @@ def test_limits_that_cannot_be_meant_are_refused(home: Path, one_url: str, mail:
         (("--rate", "fast"), "rate must be how many in which time"),
         (("--concurrency", "many"), "--concurrency 'many' is not a number"),
         (("--concurrency", "0"), "concurrency must be a whole number"),
+        (("--group", "g", "--group-rate", ""), "--group-rate applies to all groups"),
         (("--burst", "3"), "give it along with rate="),
     ):
         done = bide(home, "queues", "limit", "mail", *args, url=one_url)
@@ -235,6 +236,18 @@ def test_workers_are_listed(home: Path, one_url: str) -> None:
     assert "shop:x since " in shown
     assert " and 1 other" in shown
     assert r"x\x1b[2Jy" in shown
+    for args in (["workers"], ["info"], ["top", "--once"]):
+        of_other = said(bide(home, *args, "-q", "other", url=one_url))
+        assert "w2" in of_other
+        assert "w1" not in of_other
+        mial = bide(home, *args, "-q", "mail", "-q", "mial", url=one_url)
+        assert "There is no queue 'mial'" in error_of(mial, 3)
+    with contextlib.closing(Queue("idle", url=one_url)) as queue:
+        queue.enqueue("shop:x")
+    for args in (["workers"], ["info"], ["top", "--once"]):
+        assert "No worker serves idle" in said(bide(home, *args, "-q", "idle", url=one_url))
+    report = json.loads(said(bide(home, "info", "-q", "idle", "--json", url=one_url)))
+    assert report["workers"] == []
     (one,) = json.loads(said(bide(home, "workers", "-q", "low", "--json", url=one_url)))["workers"]
     assert 0 <= one.pop("seen_ago") < 30
     since = [job.pop("since") for job in one["doing"]]
@@ -474,8 +487,11 @@ def test_the_command_line_returns_to_what_the_code_declares(home: Path, one_url:
     assert "give it alone" in limit("--declared", "--group", "g", code=2)
     assert "rate must be how many" in limit("--group", "g", "--rate", "declared", code=2)
     assert "give a number, none or declared" in limit("--concurrency", "x", code=2)
-    queue.close()
     with closing(Queue("other", url=one_url)) as other:
         other.enqueue("shop:greet")
-        done = bide(home, "queues", "limit", "other", "--declared", url=one_url)
+        other.configure(retention=Retention(count=8))
+        queue.configure(rate="9/s")
+        done = bide(home, "queues", "limit", "mail", "other", "--declared", url=one_url)
         assert "No worker of queue other has declared limits" in error_of(done, 2)
+        assert queue.counts().limits.rate == "9/s"
+    queue.close()

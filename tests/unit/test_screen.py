@@ -26,6 +26,7 @@ COLUMNS = [
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Standard output, taken for a terminal of 80 columns."""
+    monkeypatch.setattr(screen, "at_terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -56,6 +57,16 @@ def test_without_a_terminal_nothing_is_cut_or_coloured(
 ) -> None:
     table(COLUMNS, [["i", "t" * 300, "1", Cell("e" * 300, "red")]])
     assert lines(capsys)[1] == f"i   {'t' * 300}       1  {'e' * 300}"
+
+
+def test_a_pipe_whose_colours_are_forced_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    table(COLUMNS, [["i", "t" * 300, "1", Cell("e" * 300, "red")]])
+    assert lines(capsys)[1] == f"i   {'t' * 300}       1  \x1b[31m{'e' * 300}\x1b[0m"
+    hanging(["head"], "text " * 100)
+    assert len(lines(capsys)) == 1
 
 
 def test_at_a_terminal_the_widest_give_first_and_ids_never(
@@ -112,6 +123,7 @@ def test_whatever_stands_in_it_a_table_has_its_lines(a: str, b: str, width: int)
     with pytest.MonkeyPatch.context() as patch:
         shown: list[str] = []
         patch.setattr(screen, "_print", shown.append)
+        patch.setattr(screen, "at_terminal", lambda: True)
         patch.setenv("COLUMNS", str(width))
         patch.setenv("FORCE_COLOR", "1")
         patch.setenv("NO_COLOR", "1")

@@ -198,7 +198,7 @@ def test_a_range_is_chosen_by_dragging(tab: Callable[..., Tab], mail: Queue) -> 
     page = tab().live("/")
     page.click("#pulse")  # so that it stands still
     box = page.locator("#chart").bounding_box()
-    at = [box["x"] + box["width"] * part / 140 for part in (21.5, 60.5)]
+    at = [box["x"] + box["width"] * part / 141 for part in (21.5, 60.5)]
     page.mouse.move(at[0], box["y"] + 20)
     page.mouse.down()
     page.mouse.move(at[1], box["y"] + 40, steps=4)

@@ -10,13 +10,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from bide import Queue
 from bide.cli.overview import _bars
+from bide.views.timeline import MOST_QUEUES
+from tests.support.console import at_terminal
 from tests.support.eventually import PATIENCE
 from tests.support.serving import Page
 
@@ -128,13 +131,40 @@ def test_top_of_nothing_says_what_to_do(one_url: str) -> None:
         command("top", url=one_url), capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout.startswith("No queue has been used yet; ")
+
+
+def test_elsewhere_than_at_a_terminal_top_prints_once_and_cuts_nothing(
+    one_url: str, mail: Queue
+) -> None:
+    name = "notifications-of-the-day-before-yesterday" * 2
+    with closing(Queue(name, url=one_url)) as queue:
+        queue.enqueue("shop:remind", delay=60)
     done = subprocess.run(
-        command("top", "-q", "nowhere", url=one_url),
+        command("top", url=one_url),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
+        env=os.environ | {"FORCE_COLOR": "1", "COLUMNS": "40"},
     )
-    assert done.stdout.startswith("No queue nowhere has been used on ")
+    assert done.returncode == 0, done.stderr
+    assert name in done.stdout
+    assert "\x1b[?1049h" not in done.stdout
+    shown = at_terminal(Path.cwd(), "top", url=one_url, TERM="dumb")
+    assert (shown.code, "1 job due in the next hour" in shown.text) == (0, True)
+
+
+def test_top_counts_the_jobs_of_queues_whose_bars_it_does_not_draw(one_url: str) -> None:
+    for i in range(MOST_QUEUES + 2):
+        with closing(Queue(f"q{i:02}", url=one_url)) as queue:
+            queue.enqueue("shop:remind", delay="59m59s")
+            queue.enqueue("shop:remind", delay="2h")
+            queue.enqueue("shop:remind")
+    found = subprocess.run(
+        command("top", "--json", url=one_url), capture_output=True, text=True, timeout=PATIENCE
+    ).stdout
+    line = json.loads(found)["timeline"]
+    for kind in ("ahead", "overdue", "later"):
+        assert [*line[kind].values()] == [1] * (MOST_QUEUES + 2), kind
 
 
 def test_top_gives_the_screen_back_when_it_is_told_to_stop(one_url: str, mail: Queue) -> None:

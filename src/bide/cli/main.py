@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import get_completion_class
 
 from bide.cli.cron import cron
@@ -128,8 +129,16 @@ _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.
 )
 @click.version_option(VERSION, prog_name="bide")
 @server_options
-def group(url: str | None, prefix: str | None) -> None:
+@click.pass_context
+def group(ctx: click.Context, url: str | None, prefix: str | None) -> None:
     """A task queue on Valkey/Redis in which delay comes first."""
+    name = ctx.invoked_subcommand
+    assert name is not None
+    takes = {param.name for param in group.commands[name].params}
+    for option in ("url", "prefix"):
+        given = ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE
+        if given and option not in takes:
+            raise UsageError(f"`bide {name}` has no --{option}; leave it out.")
 
 
 for command in (

@@ -312,10 +312,13 @@ class CommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Show the help if there are no arguments, and exit with 0."""
-        if not args and not ctx.resilient_parsing and not self.invoke_without_command:
-            click.echo(ctx.get_help())
-            ctx.exit()
-        return super().parse_args(ctx, args)
+        try:
+            if not args and not ctx.resilient_parsing and not self.invoke_without_command:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            return super().parse_args(ctx, args)  # prints the help or the version if asked to
+        except BrokenPipeError:  # click would exit with 1
+            raise PipeClosed from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -31,8 +32,18 @@ from bide.cli.options import (
     site_options,
 )
 from bide.cli.queues import print_queues
-from bide.cli.screen import STATE_STYLE, Column, Style, aside, echo, echo_json, show
-from bide.cli.workers import print_workers
+from bide.cli.screen import (
+    STATE_STYLE,
+    Column,
+    Style,
+    aside,
+    at_terminal,
+    draw,
+    echo,
+    echo_json,
+    show,
+)
+from bide.cli.workers import no_worker, print_workers, serving
 from bide.errors import BideError
 from bide.logs import count, printable
 from bide.model.durations import describe, from_us, to_us
@@ -98,7 +109,8 @@ def top(
 ) -> None:
     """Watch what is due, queues and workers; Ctrl-C ends it.
 
-    The bars count the jobs of all queues that are due, from now to the end of the span.
+    The bars count the due jobs of all queues, from now to the end of the span; of more than 30
+    queues, those of the 30 with the most due jobs.
     """
     site = AsyncSite(url, prefix, queues or None, mask_of(mask, as_json))
     console = Console()
@@ -109,16 +121,15 @@ def top(
 
     async def watch() -> None:
         try:
-            if once or as_json or not console.is_terminal:
+            await site.known(queues)
+            if once or as_json or not at_terminal() or console.is_dumb_terminal:
                 seen = await look()
                 if as_json:
                     echo_json(seen)
-                elif queues and not seen["queues"]["queues"]:
-                    echo(f"No queue {' or '.join(queues)} has been used on {site.where} yet.")
                 elif not seen["queues"]["queues"]:
                     echo("No queue has been used yet; `bide enqueue module:function` starts one.")
                 else:
-                    console.print(_picture(seen, site.where, console.width))
+                    draw(_picture(seen, site.where, console.width, queues))
                 return
             watching = asyncio.current_task()
             assert watching is not None
@@ -127,7 +138,7 @@ def top(
             with Live(console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     try:
-                        picture: Any = _picture(await look(), site.where, console.width)
+                        picture: Any = _picture(await look(), site.where, console.width, queues)
                     except BideError as error:  # the server may answer again later
                         picture = Text(printable(str(error)), "red")
                     live.update(picture, refresh=True)
@@ -141,7 +152,7 @@ def top(
         sys.exit(128 + signal.SIGTERM)
 
 
-def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
+def _picture(seen: dict[str, Any], where: str, width: int, named: Sequence[str] = ()) -> Group:
     line, queues = seen["timeline"], seen["queues"]["queues"]
     due = sum(line["ahead"].values())
     parts: list[Any] = [
@@ -158,7 +169,7 @@ def _picture(seen: dict[str, Any], where: str, width: int) -> Group:
             + Text(f"{burst['at'][:19].replace('T', ' ')} UTC; time to run: {told}", "yellow")
         )
     workers = seen["workers"]["workers"]
-    parts.append(_workers(workers) if workers else Text("No worker runs.", "yellow"))
+    parts.append(_workers(workers) if workers else Text(f"{no_worker(named)}.", "yellow"))
     return Group(*parts)
 
 
@@ -223,7 +234,7 @@ def _workers(workers: list[dict[str, Any]]) -> Table:
 def info(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
     """Show queues, their jobs by state, and the workers."""
     counts = site.counts(site.known(queues))
-    workers = site.workers()
+    workers = serving(site.workers(), queues)
     if as_json:
         echo_json({"queues": queues_report(counts), "workers": workers_report(workers)})
         return
@@ -232,7 +243,7 @@ def info(queues: tuple[str, ...], site: Site, as_json: bool) -> None:
     print_summary(counts)
     if counts:
         echo()
-        print_workers(workers)
+        print_workers(workers, queues)
 
 
 @click.command()
@@ -244,7 +255,7 @@ def upcoming(
     queues: tuple[str, ...], limit: int, within: str | None, site: Site, as_json: bool
 ) -> None:
     """List the delayed jobs that are due next, over all queues."""
-    within_us = 0 if within is None else to_us(within, "--within")
+    within_us = 0 if within is None else max(1, to_us(within, "--within"))  # 0: without a limit
     names = site.known(queues)
     pages = site.each(names, lambda keys: job_commands.upcoming(keys, within_us, limit))
     due = sorted((due_us, id, name) for name, page in pages.items() for id, due_us in page)

@@ -312,7 +312,7 @@ def limit(
         settings["burst"] = burst
     if concurrency is not None:
         settings["concurrency"] = _number(concurrency)
-    if group is not None and (group_rate or group_burst) is not None:
+    if group is not None and (group_rate, group_burst) != (None, None):
         raise UsageError(
             "--group-rate applies to all groups of a queue; give --rate, or no --group."
         )
@@ -323,8 +323,10 @@ def limit(
     if declared and (settings or group is not None):
         raise UsageError("--declared is for all settings of a queue; give it alone.")
     named = [*_named(site, names, group)]
-    for name, _, one in named if settings or declared else ():
-        cast(Queue, one).configure(**(_all_declared(site, name) if declared else settings))
+    if settings or declared:
+        each = [_all_declared(site, name) if declared else settings for name, _, _ in named]
+        for (_, _, one), its in zip(named, each, strict=True):
+            cast(Queue, one).configure(**its)
     if group is None:
         counts = site.counts([name for name, _, _ in named]).values()
         found = [(limits_report(each), _with_declared(each)) for each in counts]

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import click
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bide.errors import UsageError
@@ -95,14 +95,14 @@ def table(columns: Sequence[Column], things: Iterable[Any]) -> None:
         for i, column in enumerate(columns)
         for each in [[cell_len(row[i].text) for row in cells]]
     ]
-    console = Console()
+    room = Console().width if at_terminal() else None
     kept = list(range(len(columns)))
-    if console.is_terminal:
-        kept = _spare(widths, columns, console.width)
+    if room is not None:
+        kept = _spare(widths, columns, room)
     shown = [columns[i] for i in kept]
     widths = [widths[i] for i in kept]
-    if console.is_terminal:
-        _shrink(widths, shown, console.width)
+    if room is not None:
+        _shrink(widths, shown, room)
     colours = _colours()
     titles = [Cell(column.title, "dim") for column in columns]
     lines = (_line([row[i] for i in kept], shown, widths, colours) for row in [titles, *cells])
@@ -147,13 +147,12 @@ def facts(pairs: Iterable[tuple[str, str | Cell]]) -> None:
 def hanging(head: Sequence[str | Cell], text: str, style: Style = "") -> None:
     """Print a head and its text; at a terminal, the wrapped text stays beside the head."""
     colours = _colours()
-    console = Console()
     cells = [_cell(value) for value in head]
     indent = sum(cell_len(cell.text) + len(_GAP) for cell in cells)
     first = "".join(_painted(cell, colours) + _GAP for cell in cells)
     text = printable(text)
-    room = max(20, console.width - indent)
-    lines = textwrap.wrap(text, room) if console.is_terminal else [text]
+    room = max(20, Console().width - indent)
+    lines = textwrap.wrap(text, room) if at_terminal() else [text]
     _print(first + ("\n" + " " * indent).join(_paint(line, style, colours) for line in lines))
 
 
@@ -165,12 +164,11 @@ def aside(text: str) -> None:
 @contextmanager
 def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar, at a terminal and if it takes long; call the result with steps."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    progress = Progress(*columns, console=console, transient=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield lambda steps: None
         return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task(what, total=total)
     begun = time.monotonic()
 
@@ -189,6 +187,19 @@ def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
 def shortened(text: str) -> str:
     """Cut a text that is too long to read; it may be a megabyte."""
     return cut(text, _LONGEST, f"… ({len(text):,} characters; --json has them all)")
+
+
+def at_terminal() -> bool:
+    """Whether standard output is a terminal; for rich, FORCE_COLOR makes a pipe one."""
+    return sys.stdout.isatty()
+
+
+def draw(picture: RenderableType) -> None:
+    """Print a picture of rich; without a terminal, nothing in it is cut."""
+    console = Console(width=None if at_terminal() else _LONGEST)
+    with console.capture() as drawn:
+        console.print(picture)
+    _print(drawn.get().rstrip("\n"))
 
 
 def _print(text: str, err: bool = False) -> None:

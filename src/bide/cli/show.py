@@ -60,6 +60,8 @@ from bide.queue.select import (
     FoundJob,
     Mask,
     anywhere,
+    check_range,
+    checked_text,
     due_bounds,
     masked_error,
     read_pairs,
@@ -133,6 +135,9 @@ def filter_options(function: Callable[..., Any]) -> Any:
     ) -> Any:
         if any(not pair[:1].isdecimal() for pair in args):
             import_configured("positional arguments have no names here")
+        since_us = None if since is None else at_to_us(read_moment(since, "--since"))
+        until_us = None if until is None else at_to_us(read_moment(until, "--until"))
+        check_range(since_us, until_us, "--since", "--until")
         due_before_us, due_within_us = _read_due_before(due_before)
         wanted = Filter(
             states=in_order(states),
@@ -140,10 +145,10 @@ def filter_options(function: Callable[..., Any]) -> Any:
             group=group,
             args=read_pairs("--arg", args),
             meta=read_pairs("--meta", meta),
-            error=None if error is None else anywhere(error),
+            error=None if error is None else anywhere(checked_text(error, "--error")),
             older_us=None if older_than is None else to_us(older_than, "--older-than"),
-            since_us=None if since is None else at_to_us(read_moment(since, "--since")),
-            until_us=None if until is None else at_to_us(read_moment(until, "--until")),
+            since_us=since_us,
+            until_us=until_us,
             due_before_us=due_before_us,
             due_within_us=due_within_us,
         )
@@ -458,12 +463,14 @@ def ls(
     Active jobs come first, then waiting and delayed jobs by priority and due time, then jobs that
     have ended, newest first. The jobs in a state are listed queue by queue, in the order of names.
     """
+    if only_ids and as_json:
+        raise UsageError("Give --ids or --json, not both.")
     names = site.known(queues)
     meant = replace(wanted, states=wanted.states or ORDER)
     with bar("looking") as tick:
         found = list(islice(scan(site, names, meant, tick).each(), offset, offset + limit + 1))
     more, found = len(found) > limit, found[:limit]
-    if only_ids and not as_json:
+    if only_ids:
         for seen in found:
             echo(seen.id)
     else:
@@ -477,7 +484,8 @@ def ls(
         )
         say_masked(shown)
     if more and not as_json:
-        aside(f"There are more than these {count(limit, 'job')}; see --limit and --offset.")
+        found_more = count(limit, "job matches", "jobs match")
+        aside(f"More than {found_more}; see --limit and --offset.")
 
 
 def job_columns(with_queue: bool, mask: Mask) -> list[Column]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,13 +57,13 @@ def workers(ctx: click.Context, queues: tuple[str, ...], site: Site, as_json: bo
     """
     if ctx.invoked_subcommand is not None:
         return
-    seen = site.workers()
     if queues:
-        seen = [worker for worker in seen if set(queues) & set(worker.about.queues)]
+        site.known(queues)
+    seen = serving(site.workers(), queues)
     if as_json:
         echo_json({"workers": workers_report(seen)})
     else:
-        print_workers(seen)
+        print_workers(seen, queues)
 
 
 @workers.command()
@@ -131,10 +132,21 @@ def _meant(name: str, there: list[str]) -> str:
     raise NotFound(f"There is no worker {short_id(name)!r}; `bide workers` lists them.")
 
 
-def print_workers(workers: list[WorkerInfo]) -> None:
-    """Print workers as a table."""
+def serving(workers: list[WorkerInfo], queues: Sequence[str]) -> list[WorkerInfo]:
+    """Return the workers that serve one of these queues; all workers for none."""
+    return [one for one in workers if not queues or {*queues} & {*one.about.queues}]
+
+
+def no_worker(queues: Sequence[str]) -> str:
+    """Return the sentence for no worker, of these queues or of all, without its end."""
+    return f"No worker serves {' or '.join(queues)}" if queues else "No worker runs"
+
+
+def print_workers(workers: list[WorkerInfo], queues: Sequence[str] = ()) -> None:
+    """Print workers as a table: all, or those of these queues."""
     if not workers:
-        echo("No worker runs; `bide worker MODULE -q QUEUE` starts one.")
+        name = shlex.quote(queues[0]) if queues else "QUEUE"
+        echo(f"{no_worker(queues)}; `bide worker MODULE -q {name}` starts one.")
         return
     columns = [
         Column("worker", lambda worker: short_id(worker.name), cut="start"),

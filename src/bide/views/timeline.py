@@ -183,8 +183,8 @@ class TimelineSpan(NamedTuple):
     step_us: int
     back: int = 20
     """Number of intervals before now."""
-    steps: int = 140
-    """Number of intervals in total."""
+    steps: int = 141
+    """Number of intervals in total; one of them contains now, so the whole span is ahead."""
 
 
 TIMELINE_SPANS: Final = {
@@ -224,6 +224,11 @@ async def timeline(site: AsyncSite, params: Params) -> dict[str, Any]:
         site, {queue: counts[queue].schedules for queue in shown}, *from_to, span.step_us
     )
     found = await bursts(site, lines, counts)
+    left_out = [queue for queue in there if queue not in shown]
+    totals = lines | await site.each(  # one interval of each other queue, for its numbers
+        left_out,
+        lambda keys: job_commands.timeline(keys, span.step_us, 1, at_us=from_to[1] - span.step_us),
+    )
     return {
         "span": name,
         "now": first and moment_json(from_us(first.now_us)),
@@ -231,10 +236,10 @@ async def timeline(site: AsyncSite, params: Params) -> dict[str, Any]:
         "to": first and moment_json(from_us(first.to_us)),
         "step": span.step_us / 1e6,
         "queues": shown,
-        "left_out": [queue for queue in there if queue not in shown],
-        "ahead": _ahead(counts, lines),
-        "overdue": {queue: line.overdue for queue, line in lines.items() if line.overdue},
-        "later": {queue: line.later for queue, line in lines.items() if line.later},
+        "left_out": left_out,
+        "ahead": _ahead(counts, totals),
+        "overdue": {queue: line.overdue for queue, line in totals.items() if line.overdue},
+        "later": {queue: line.later for queue, line in totals.items() if line.later},
         "active": sum(each.active for each in counts.values()),
         "stretches": _stretches(lines, fired.counts),
         "scheduled_until": moment_json(None if fired.until_us is None else from_us(fired.until_us)),
