@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -76,6 +77,9 @@ def test_what_cannot_be_read_here_is_listed_all_the_same(
     assert lines[3].split()[0] == "x"
     assert " ? " in lines[3]
     assert "Europe/Roma" in error_of(bide(home, "cron", "next", "x", url=one_url), 2)
+    done = bide(home, "cron", "next", "-n", "4", "--json", url=one_url)
+    assert len(json.loads(said(done))["times"]) == 4
+    assert re.match("x is left out: .*Europe/Roma", done.stderr)
 
 
 def test_the_next_times_of_one_or_all(home: Path, one_url: str, mail: Queue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Final
 
 import click
@@ -16,7 +17,7 @@ from bide.cli.options import (
     server_options,
     site_options,
 )
-from bide.cli.screen import Cell, Column, echo, show
+from bide.cli.screen import Cell, Column, aside, echo, show
 from bide.errors import UsageError
 from bide.logs import count
 from bide.model.ids import short_id
@@ -92,11 +93,16 @@ def next_(
 ) -> None:
     """List the next times of the named schedules, or of all."""
     found = _meant(site, names, queues) if names else _all(site, queues)
-    times = sorted(
-        (at, seen.schedule.name, seen.queue, seen.now)
-        for seen in found
-        for at in seen.schedule.upcoming(limit)
-    )[:limit]
+    times: list[tuple[datetime, str, str, datetime]] = []
+    for seen in found:
+        name = seen.schedule.name
+        try:
+            times += [(at, name, seen.queue, seen.now) for at in seen.schedule.upcoming(limit)]
+        except UsageError as error:  # its time zone is not known here
+            if names:
+                raise
+            aside(f"{short_id(name)} is left out: {error}")
+    times = sorted(times)[:limit]
     columns = [
         Column("in", lambda one: ahead((one[0] - one[3]).total_seconds()), right=True),
         Column("at", lambda one: moment(one[0])),

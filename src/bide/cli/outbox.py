@@ -52,14 +52,15 @@ class _OutboxArgument(click.Argument):
 
 
 _outbox: Final = click.argument("path", metavar="OUTBOX", cls=_OutboxArgument)
-_rows: Final = click.argument("rows", nargs=-1, metavar="[ROW]...", type=int)
+_ROW: Final = click.IntRange(1, 2**63 - 1)
+_rows: Final = click.argument("rows", nargs=-1, metavar="[ROW]...", type=_ROW)
 
 
 def _named(path: str, rows: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Read a number in place of the outbox as a row, if there is a default outbox."""
     otherwise = click.get_current_context().lookup_default("path")
     if otherwise is not None and path.isdecimal():
-        return str(otherwise), (int(path), *rows)
+        return str(otherwise), (_ROW(path), *rows)
     return path, rows
 
 
@@ -102,7 +103,7 @@ def ls(path: str, refused: bool, limit: int, as_json: bool) -> None:
         found = _load(path).list_rows(limit, refused=refused)
     show(
         as_json,
-        lambda: {"rows": [_report(row) for row in found]},
+        lambda: {"rows": [_row_report(row) for row in found]},
         _COLUMNS,
         found,
         "All rows have been sent.",
@@ -120,8 +121,7 @@ def retry(path: str, rows: tuple[int, ...], everything: bool) -> None:
         raise UsageError("Name the rows to retry by their numbers, or give --all.")
     with explained():
         done = _load(path).retry_rows(None if everything else rows)
-    _check(done, rows, "refused row")
-    echo(f"{count(done, 'row')} will be sent again.")
+    _report(done, "will be sent again", rows, "refused row")
 
 
 @outbox.command("delete")
@@ -141,14 +141,18 @@ def delete(path: str, rows: tuple[int, ...], yes: bool) -> None:
         return
     with explained():
         done = found.delete_rows(rows)
-    _check(done, rows, "row")
-    echo(f"{count(done, 'row')} deleted.")
+    _report(done, "deleted", rows, "row")
 
 
-def _check(done: int, rows: Sequence[int], what: str) -> None:
-    if rows and not done:
+def _report(done: int, how: str, rows: Sequence[int], what: str) -> None:
+    """Print the number of changed rows; raise if named rows do not exist."""
+    if done or not rows:
+        echo(f"{count(done, 'row')} {how}.")
+    numbers = [str(row) for row in dict.fromkeys(rows)]
+    if len(numbers) > done:
+        some = f"{len(numbers) - done} of " if done else ""
         raise NotFound(
-            f"There is no {what} of the numbers {', '.join(map(str, rows))}; "
+            f"There is no {what} of {some}the numbers {', '.join(numbers)}; "
             "`bide outbox ls` lists them."
         )
 
@@ -169,5 +173,5 @@ _COLUMNS: Final = [
 ]
 
 
-def _report(row: OutboxRow) -> dict[str, Any]:
+def _row_report(row: OutboxRow) -> dict[str, Any]:
     return {**row._asdict(), "written": moment_json(row.written)}

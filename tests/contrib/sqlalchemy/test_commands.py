@@ -94,7 +94,9 @@ def test_rows_are_listed_retried_and_deleted(shop: Shop, home: Path) -> None:
     number = str(row["number"])
     assert "1 row will be sent again" in said(bide(home, "outbox", "retry", "shop:outbox", number))
     assert shop.rows()[0].retry_us == 0
-    assert "1 row deleted" in said(bide(home, "outbox", "delete", "shop:outbox", number, "-y"))
+    done = bide(home, "outbox", "delete", "shop:outbox", number, "9876", number, "-y")
+    assert said(done, 3) == "1 row deleted.\n"
+    assert f"There is no row of 1 of the numbers {number}, 9876; " in done.stderr
     assert shop.rows() == []
     assert "All rows" in bide(home, "outbox", "ls", "shop:outbox").stderr
     assert shop.ids() == {"sent"}
@@ -112,6 +114,10 @@ def test_mistakes(shop: Shop, home: Path) -> None:
     assert "--yes" in error_of(bide(home, "outbox", "delete", "shop:outbox", "7"), 2)
     assert "no row" in error_of(bide(home, "outbox", "delete", "shop:outbox", "7", "-y"), 3)
     assert "no variable" in error_of(bide(home, "worker", "shop", "--outbox", "shop:x"), 2)
+    for number in ("0", str(2**63)):
+        for verb in ("retry", "delete"):
+            done = bide(home, "outbox", verb, "shop:outbox", number)
+            assert f"{number} is not in the range" in error_of(done, 2)
 
 
 @pytest.mark.slow
