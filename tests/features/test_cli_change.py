@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bide import Queue
+from bide.cli import jobs as cli_jobs
 from bide.client import blocking
+from bide.errors import ServerUnavailable
 from bide.protocol.commands.worker import claim
 from bide.protocol.keys import keys_of
+from bide.queue._sync.scan import changes
 from tests.support.console import at_terminal, bide, error_of, said
 
 
@@ -167,6 +171,45 @@ def test_one_that_is_retried_while_the_question_stands_is_not_deleted(
     assert states(mail, [failed]) == ["delayed"]
 
 
+def test_a_dry_run_by_id_leaves_out_what_could_not_be_changed(
+    home: Path, one_url: str, mail: Queue
+) -> None:
+    a, b, runs = delayed(mail, 3)
+    mail.fetch(b).cancel()
+    take(mail, runs)
+    done = bide(home, "jobs", "promote", a, b, "--dry-run", url=one_url)
+    assert said(done, 1).endswith("Would promote 1 job; nothing was changed.\n")
+    assert b not in done.stdout
+    assert f"{b} is cancelled; only " in done.stderr
+    args = ("jobs", "cancel", runs, "--dry-run", "--json")
+    assert json.loads(said(bide(home, *args, url=one_url)))["would_change"] == 1
+    report = json.loads(said(bide(home, *args, "--leave-running", url=one_url), 1))
+    assert report == {"would_change": 0, "jobs": []}
+    assert states(mail, [a, b, runs]) == ["delayed", "cancelled", "active"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (ServerUnavailable, 1)])
+def test_a_change_that_is_interrupted_says_what_it_has_done(
+    home: Path,
+    one_url: str,
+    mail: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    code: int,
+) -> None:
+    def interrupted(*args: Any) -> Iterator[Any]:
+        yield next(changes(*args))
+        raise error
+
+    monkeypatch.setattr(cli_jobs, "changes", interrupted)
+    args = ("jobs", "cancel", "-q", "mail", "-s", "delayed", "-y")
+    delayed(mail, 2_500)
+    assert said(bide(home, *args, url=one_url), code) == "1,000 jobs cancelled.\n"
+    report = json.loads(said(bide(home, *args, "--json", url=one_url), code))
+    assert (report["changed"], len(report["jobs"])) == (1_000, 1_000)
+    assert mail.counts().cancelled == 2_000
+
+
 def test_a_dry_run_changes_nothing(home: Path, one_url: str, mail: Queue) -> None:
     made = delayed(mail, 13)
     args = ("jobs", "cancel", "-q", "mail", "-s", "delayed", "--dry-run")
@@ -241,6 +284,12 @@ def test_what_is_due_at_once_is_spread(home: Path, one_url: str, mail: Queue) ->
     assert said(bide(home, *args, url=one_url)) == "4 jobs spread.\n"
     due = [job.due.timestamp() for job in mail.fetch_many(made) if job]
     assert [round(at - due[0], -1) for at in due] == [0, 10, 20, 30]
+    mail.promote_many(made)
+    mail.enqueue("shop:greet", delay="1h", priority=9)
+    args = ("jobs", "reschedule", "-q", "mail", "--task", "shop:*", "--spread", "50s", "-y")
+    assert said(bide(home, *args, url=one_url)) == "5 jobs spread.\n"
+    due = [job.due.timestamp() for job in mail.fetch_many(made) if job]
+    assert [round(at - due[0], -1) for at in due] == [0, 10, 20, 30]
     ids = ("jobs", "reschedule", *made, "--spread", "20s")
     assert said(bide(home, *ids, url=one_url)) == "4 jobs spread.\n"
 
@@ -252,6 +301,10 @@ def test_all_queues_or_those_named_and_no_more_than_the_limit(
     args = ("jobs", "promote", "-s", "delayed", "-y")
     assert "1 job promoted" in said(bide(home, *args, "-q", "other", "-n", "1", url=one_url))
     assert states(other, made[1]) == ["waiting", "delayed", "delayed"]
+    one = ("--task", "shop:*", "--all-queues", "-n", "1")
+    (listed,) = said(bide(home, "jobs", "ls", "--ids", *one[:2], *one[3:], url=one_url)).split()
+    told = said(bide(home, "jobs", "cancel", *one, "--dry-run", "--json", url=one_url))
+    assert [job["id"] for job in json.loads(told)["jobs"]] == [listed] == made[1][:1]
     assert "5 jobs promoted" in said(bide(home, *args, "--all-queues", url=one_url))
     assert set(states(mail, made[0]) + states(other, made[1])) == {"waiting"}
 

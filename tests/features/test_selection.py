@@ -285,6 +285,9 @@ def test_spread(queue: Queue) -> None:
     assert delayed.refresh().due - due[-1] > timedelta(minutes=50)
     assert queue.where(kwargs={"user_id": 9}).spread("10s").changed == 1
     assert delayed.refresh().due < due[-1]
+    urgent = queue.enqueue(mail, 7, delay=LATER, priority=9)
+    assert queue.where(task=mail).spread("100s").changed == 7
+    assert delayed.refresh().due < urgent.refresh().due, "jobs that are due come first"
 
 
 def test_retry(queue: Queue) -> None:

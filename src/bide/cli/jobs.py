@@ -32,7 +32,7 @@ from bide.cli.options import (
     yes_option,
 )
 from bide.cli.screen import aside, bar, confirmed, echo, echo_json, shortened, table
-from bide.cli.show import filter_options, job_columns, locate, ls, read_ids, scan, show
+from bide.cli.show import filter_options, in_order, job_columns, locate, ls, read_ids, scan, show
 from bide.errors import BideError, JobCancelled, JobFailed, JobWaitTimeout, UsageError
 from bide.logs import count, plain, printable
 from bide.model.dedup import Unique
@@ -86,7 +86,7 @@ _CHOOSING: Final = together(
     click.argument("ids", nargs=-1, metavar="[ID]..."),
     filter_options,
     flag("--all-queues", "Look in all queues."),
-    limit_option("jobs to change", most=EVERY),
+    limit_option("jobs to change: the first that `bide jobs ls` lists", most=EVERY),
     flag("--dry-run", "List the matching jobs, and change nothing."),
     yes_option,
     masked_site_options,
@@ -164,25 +164,30 @@ def change(verb: JobVerb, meant: Meant, how: How) -> None:
 def _change_named(verb: JobVerb, meant: Meant, how: How) -> None:
     ids = read_ids(meant.ids)
     found, missing = locate(meant.site, meant.queues, ids)
+    refused: list[tuple[str, str]] = []
+    if meant.dry_run:
+        able = {*verb.possible, *verb.fine} - (set() if how.running else {State.ACTIVE})
+        refused = [(seen.id, seen.state) for seen in found if seen.state not in able]
+        found = [seen for seen in found if seen.state in able]
     where: dict[str, list[str]] = {}
     for seen in found:
         where.setdefault(seen.queue, []).append(seen.id)
     if meant.dry_run:
         _rehearse(verb, where, meant)
     else:
-        outcomes = _act(meant.site, where, verb, how)
+        outcomes = _act(verb, where, meant, how)
         if outcomes or meant.as_json:
             _report(verb, outcomes, missing, meant.as_json)
         refused = [(one["id"], one["word"]) for one in outcomes if one["word"] not in verb.fine]
         missing += [id for id, word in refused if word == "gone"]
         refused = [(id, word) for id, word in refused if word != "gone"]
-        for id, word in refused[:_SHOWN]:
-            allowed = " or ".join(state.value for state in verb.possible)
-            aside(f"{short_id(id)} is {word}; only {allowed} jobs can be {verb.past}.")
-        if len(refused) > _SHOWN:
-            aside(f"... and {len(refused) - _SHOWN:,} more.")
-        if refused and not missing:
-            click.get_current_context().exit(1)
+    for id, word in refused[:_SHOWN]:
+        allowed = " or ".join(state.value for state in verb.possible)
+        aside(f"{short_id(id)} is {word}; only {allowed} jobs can be {verb.past}.")
+    if len(refused) > _SHOWN:
+        aside(f"... and {len(refused) - _SHOWN:,} more.")
+    if refused and not missing:
+        click.get_current_context().exit(1)
     for id in missing[1 : _SHOWN + 1]:
         aside(str(not_found(id)))
     if missing:
@@ -191,7 +196,8 @@ def _change_named(verb: JobVerb, meant: Meant, how: How) -> None:
 
 def _change_chosen(verb: JobVerb, meant: Meant, how: How) -> None:
     _check(verb, meant)
-    wanted = meant.wanted.within(in_turn(meant.wanted.states or verb.usual))
+    states = meant.wanted.states or verb.usual
+    wanted = meant.wanted.within(in_turn(states) if meant.limit is None else in_order(states))
     names = meant.site.known(meant.queues)
     where, tally = _choose(meant.site, names, wanted, meant.limit)
     if meant.dry_run:
@@ -207,7 +213,7 @@ def _change_chosen(verb: JobVerb, meant: Meant, how: How) -> None:
     question = f"{verb.name.capitalize()} {' and '.join(parts)} of {', '.join(where)}?"
     how = how._replace(states=wanted.states)
     if confirmed(question, meant.yes):
-        _report(verb, _act(meant.site, where, verb, how), [], meant.as_json)
+        _report(verb, _act(verb, where, meant, how), [], meant.as_json)
 
 
 def _check(verb: JobVerb, meant: Meant) -> None:
@@ -238,15 +244,23 @@ def _choose(
     return {queue: [*ids] for queue, ids in chosen.items()}, tally
 
 
-def _act(site: Site, where: dict[str, list[str]], verb: JobVerb, how: How) -> list[dict[str, str]]:
-    outcomes = []
-    with bar(verb.name, sum(map(len, where.values()))) as tick:
-        for queue, ids, words in changes(site, verb, where, how):
-            outcomes += [
-                {"queue": queue, "id": id, "word": word}
-                for id, word in zip(ids, words, strict=True)
-            ]
-            tick(len(ids))
+def _act(
+    verb: JobVerb, where: dict[str, list[str]], meant: Meant, how: How
+) -> list[dict[str, str]]:
+    """Change jobs; if that is interrupted, report the outcomes so far."""
+    outcomes: list[dict[str, str]] = []
+    try:
+        with bar(verb.name, sum(map(len, where.values()))) as tick:
+            for queue, ids, words in changes(meant.site, verb, where, how):
+                outcomes += [
+                    {"queue": queue, "id": id, "word": word}
+                    for id, word in zip(ids, words, strict=True)
+                ]
+                tick(len(ids))
+    except (BideError, KeyboardInterrupt):
+        if outcomes:
+            _report(verb, outcomes, [], meant.as_json)
+        raise
     return outcomes
 
 

@@ -55,6 +55,7 @@ from bide.queue._sync.scan import Scan
 from bide.queue.job_view import Reason, error_line, not_found, written
 from bide.queue.select import (
     EVERY,
+    ORDER,
     PAGE,
     Filter,
     FoundJob,
@@ -69,7 +70,7 @@ from bide.queue.select import (
 )
 from bide.views._sync import Site
 from bide.views.job import brief, call_line, full, given_description, policy_line, why_report
-from bide.views.params import ORDER, moment_exactly, read_moment, relative
+from bide.views.params import moment_exactly, read_moment, relative
 
 _FILTER: Final = together(
     queues_option("Queue to look in; repeat for more."),

@@ -451,6 +451,18 @@ UNFINISHED: Final = (State.BLOCKED, State.DELAYED, State.WAITING, State.ACTIVE)
 """States of a job that has not ended, in the order in which it passes through them."""
 
 
+ORDER: Final = (
+    State.ACTIVE,
+    State.WAITING,
+    State.DELAYED,
+    State.BLOCKED,
+    State.FAILED,
+    State.CANCELLED,
+    State.COMPLETED,
+)
+"""The order of states in lists."""
+
+
 def in_turn(states: Sequence[str]) -> tuple[State, ...]:
     """Sort states in the order in which a job passes through them.
 

@@ -15,6 +15,7 @@ from bide.errors import BideError, UsageError
 from bide.model.durations import at_to_us, describe
 from bide.model.ids import short_id
 from bide.model.job import LISTABLE, State
+from bide.queue.select import ORDER
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -91,17 +92,6 @@ def about(seconds: float) -> str:
 
 
 T = TypeVar("T")
-
-ORDER: Final = (
-    State.ACTIVE,
-    State.WAITING,
-    State.DELAYED,
-    State.BLOCKED,
-    State.FAILED,
-    State.CANCELLED,
-    State.COMPLETED,
-)
-"""The order of states in lists."""
 
 LATEST_US: Final = 2**52
 _EARLIEST_US: Final = 10**14

@@ -29,11 +29,12 @@ from bide.model.ids import short_id
 from bide.model.job import LISTABLE
 from bide.model.latency import LONGEST
 from bide.model.schedule import zone_of
+from bide.queue.select import ORDER
 from bide.version import VERSION
 from bide.views import READS
 from bide.views._async import AsyncSite
 from bide.views.job import cut
-from bide.views.params import ORDER, NotFound, Params, about, megabytes, relative
+from bide.views.params import NotFound, Params, about, megabytes, relative
 from bide.views.queues import limits_of
 from bide.views.timeline import TIMELINE_SPANS, draw, draw_heatmap
 from bide.web.access import Role, extra_headers, status_and_sentence

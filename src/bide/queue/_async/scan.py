@@ -29,6 +29,7 @@ from bide.queue.select import (
     EVERY,
     LOOK,
     MOVING,
+    ORDER,
     PAGE,
     UNFINISHED,
     VERBS,
@@ -160,13 +161,18 @@ class AsyncScan:
                 yield state, queue, id
 
     async def choose(self, limit: int | None = None) -> dict[str, dict[str, State]]:
-        """Return ids and states of all matching jobs by queue; read jobs only if necessary."""
-        chosen: dict[str, dict[str, State]] = {}
-        left = limit
-        async for state, queue, id in self._read() if self.wanted.reads_jobs else self.ids():
-            chosen.setdefault(queue, {})[id] = state
-            if left is not None and (left := left - 1) == 0:
+        """Return ids and states of matching jobs by queue, in the order in which lists show them.
+
+        Jobs are read only if necessary. With a limit, the first jobs of the search are returned.
+        """
+        found: list[tuple[State, str, str]] = []
+        async for one in self._read() if self.wanted.reads_jobs else self.ids():
+            found.append(one)
+            if len(found) == limit:
                 break
+        chosen: dict[str, dict[str, State]] = {}
+        for state, queue, id in sorted(found, key=lambda one: ORDER.index(one[0])):
+            chosen.setdefault(queue, {})[id] = state
         return chosen
 
     async def _read(self) -> AsyncIterator[tuple[State, str, str]]:
@@ -339,9 +345,10 @@ class AsyncSelection:
         return await self._change("reschedule", how, progress)
 
     async def spread(self, over: Duration, progress: Progress | None = None) -> BulkResult:
-        """Spread the due times evenly over a time from now, in the order of the jobs.
+        """Spread the due times evenly over a time from now.
 
-        Without a state in the filter, this takes all jobs that wait or are delayed.
+        Waiting jobs come first, then delayed jobs, each by priority and due time. Without a state
+        in the filter, this takes all jobs that wait or are delayed.
 
         Args:
             over: the time, such as `"10m"`.
