@@ -38,12 +38,13 @@ def pages(id: str, now: datetime) -> dict[str, str]:
     begin, end = now + timedelta(seconds=BEGIN_S), now + timedelta(seconds=BEGIN_S + SPAN_S)
     middle = begin + (end - begin) / 2
     minute = {"from": middle.isoformat(), "to": (middle + timedelta(minutes=1)).isoformat()}
-    whole = {"from": begin.isoformat(), "to": end.isoformat(), "q": QUEUE}
+    after = f"{middle.timestamp() * 1e6:.0f}.0 -"
+    whole = {"from": begin.isoformat(), "to": end.isoformat(), "q": QUEUE, "after": after}
     return {
         "timeline of an hour": "/",
         "timeline of a month": "/?span=month",
         "range of a minute": f"/range?{urlencode(minute)}",
-        "range of all, from the middle on": f"/range?{urlencode(whole | {'start': 5_000})}",
+        "range of all, from the middle on": f"/range?{urlencode(whole)}",
         "jobs that are delayed": "/jobs?state=delayed",
         "search, 2,000 jobs looked at": "/jobs?text=no-such-argument",
         "lateness of an hour": "/lateness",
