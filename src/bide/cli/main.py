@@ -212,7 +212,7 @@ def run(
         path = error.ctx.command_path if error.ctx else program
         known = [name for one in error.ctx.command.params for name in one.opts] if error.ctx else []
         if getattr(error, "option_name", "") == "--delay" and "--in" in known:  # as in the library
-            error = click.NoSuchOption("--delay", possibilities=["--in"])
+            error = click.NoSuchOption("--delay", "No such option '--delay'. Did you mean '--in'?")
         said = error.format_message()
         if isinstance(error, click.NoSuchOption) and error.option_name[1:2].isdigit():
             said += " An argument that begins with a minus stands behind --."
