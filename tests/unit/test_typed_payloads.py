@@ -1206,6 +1206,20 @@ class Again(pydantic.BaseModel):
         return self
 
 
+class Cached(pydantic.BaseModel):
+    n: int
+
+    @functools.cached_property
+    def square(self) -> int:
+        return self.n**2
+
+
+def with_cache() -> Cached:
+    cached = Cached(n=5)
+    assert cached.square == 25
+    return cached
+
+
 def with_private(n: int) -> Private:
     private = Private()
     private._n = n
@@ -1230,7 +1244,6 @@ CHANGED = (
         (Login(password=pydantic.SecretStr("one")), CHANGED.format("password")),
         (Logins(passwords={"a": pydantic.SecretBytes(b"one")}), CHANGED.format("passwords")),
         (Excluded(n=5), CHANGED.format("n")),
-        (with_private(5), CHANGED.format("_n")),
         (Holder(person=Employee(name="a", number=5)), CHANGED.format("person")),
         (Again(n=5), CHANGED.format("n")),
         (Ratio(ratio=float("nan")), "holds a NaN or an infinity"),
@@ -1271,6 +1284,8 @@ class Event(pydantic.BaseModel, extra="allow"):
         (Area(side=3), None),
         (Parsed.model_validate({"numbers": "[1, 2]"}), None),
         (with_private(0), None),
+        (with_private(5), Private()),
+        (with_cache(), None),
         (Event.model_validate({"at": NOW, "more": 5}), None),
         (Event(data=(1, NOW)), Event(data=[1, NOW.isoformat().replace("+00:00", "Z")])),
         (Event(at=TWICE), Event(at=datetime.fromisoformat("2024-10-27T02:30+01:00"))),

@@ -102,15 +102,20 @@ def _dumped(model: Any) -> Any:
     except Exception as error:
         why = f"{kind.__qualname__} cannot be read back from its JSON ({told(error)})"
         raise PayloadError(f"{why}; {_MODEL_ADVICE}.") from None
-    for part in ("__dict__", "__pydantic_extra__", "__pydantic_private__"):
-        fields, read = getattr(model, part, None) or {}, getattr(again, part, None) or {}
-        for name, value in fields.items():
-            if name not in read or not is_same(value, read[name]):
-                raise PayloadError(
-                    f"field {name!r} of {kind.__qualname__} is lost or changed when the model is "
-                    f"read back from its JSON; {_MODEL_ADVICE}."
-                )
+    read = _fields(again)
+    for name, value in _fields(model).items():
+        if name not in read or not is_same(value, read[name]):
+            raise PayloadError(
+                f"field {name!r} of {kind.__qualname__} is lost or changed when the model is read "
+                f"back from its JSON; {_MODEL_ADVICE}."
+            )
     return plain
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    """Return the fields of a pydantic model, without private attributes and cached properties."""
+    known, extra = type(model).model_fields, model.__pydantic_extra__ or {}
+    return {name: value for name, value in vars(model).items() if name in known} | extra
 
 
 def is_same(value: Any, read: Any) -> bool:
