@@ -1,9 +1,9 @@
 """The signature of a task: checked in the producer, and used for conversion in the worker.
 
-The producer checks whether the call fits (`check`), so that an impossible call is refused
-immediately, not an hour later in a worker. The worker converts plain values to the annotated types
-(`bind`). Its errors distinguish a wrong value from a call that no longer fits because the function
-has changed since the enqueue.
+The producer checks whether the call fits (`check`) and whether its objects will arrive as they are
+(`check_records`), so that an impossible call is refused immediately, not an hour later in a worker.
+The worker converts plain values to the annotated types (`bind`). Its errors distinguish a wrong
+value from a call that no longer fits because the function has changed since the enqueue.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Signature:
     injected: dict[str, Any]
     """The resources that the worker passes, by parameter; a job never contains one."""
     unresolved: tuple[str, ...]
-    """Parameters whose annotations have unknown names; filled by the first `bind`."""
+    """Parameters whose annotations have unknown names; filled by `compile`."""
     _function: Callable[..., Any]
     _owner: type | None
     _converters: _Converters | None
 
     @classmethod
     def of(cls, function: Callable[..., Any], owner: type | None = None) -> Signature:
-        """Read a function's parameters; its annotations are looked up only by the first `bind`.
+        """Read a function's parameters; its annotations are looked up later, by `compile`.
 
         `owner` is the class in which it was looked up: the first argument of a plain method is then
         an object of that class.
