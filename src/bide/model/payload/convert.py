@@ -18,7 +18,7 @@ import threading
 import types
 import typing
 from collections import abc, deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
@@ -77,9 +77,10 @@ def peeled(hint: Any) -> Any:
         elif isinstance(hint, typing.TypeVar) and (hint.__bound__ or hint.__constraints__):
             hint = hint.__bound__ or typing.Union[hint.__constraints__]  # noqa: UP007
         elif typing.get_origin(hint) is typing.Annotated:
-            if any(isinstance(note, msgspec.Meta) for note in hint.__metadata__):
+            plain, *notes = typing.get_args(hint)
+            if any(isinstance(note, msgspec.Meta) for note in notes):
                 return hint
-            hint = hint.__origin__
+            hint = plain
         elif getattr(typing.get_origin(hint), "_name", None) in _QUALIFIERS:
             hint = typing.get_args(hint)[0]
         else:
@@ -155,9 +156,14 @@ def _set_after(kind: Any) -> set[str]:
 
 
 def records_in(hint: Any, seen: set[Any] | None = None) -> set[Any]:
-    """Return the records and models of an annotation, also those in fields."""
+    """Return the records and models of an annotation, also those in fields.
+
+    `typing.Union` is among them if there is a union of more than one type and None.
+    """
     seen = set() if seen is None else seen
     hint = peeled(hint)
+    if len(_kinds_of_union(hint) - {type(None)}) > 1:
+        seen.add(typing.Union)
     for part in typing.get_args(hint):
         records_in(part, seen)
     kind = typing.get_origin(hint) or hint
@@ -179,11 +185,38 @@ def holds_record(value: Any) -> bool:
 
 def objects_of_union(hint: Any) -> set[Any]:
     """Return the members of a union that are no plain types, if it has other members than None."""
-    hint = peeled(hint)
+    members = _kinds_of_union(peeled(hint))
+    return members - set(_PLAIN) if len(members - {type(None)}) > 1 else set()
+
+
+def _kinds_of_union(hint: Any) -> set[Any]:
+    """Return the members of a union, without their parameters."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return set()
-    members = {typing.get_origin(kind) or kind for kind in map(peeled, typing.get_args(hint))}
-    return members - set(_PLAIN) if len(members - {type(None)}) > 1 else set()
+    return {typing.get_origin(kind) or kind for kind in map(peeled, typing.get_args(hint))}
+
+
+def keeps_fields(kind: Any) -> bool:
+    """Whether an object is no more than its fields: one that is created from them is the same."""
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        parameters = inspect.signature(typing.cast("Any", kind)).parameters
+        return not hasattr(kind, "__post_init__") and names == list(parameters)
+    return isinstance(kind, type) and issubclass(kind, tuple)
+
+
+def is_made_of(value: Any, kinds: Set[Any]) -> bool:
+    """Whether all objects in a value are plain, or of these classes, which keep their fields."""
+    kind = type(value)
+    if kind in kinds:
+        is_tuple = issubclass(kind, tuple)
+        parts = value if is_tuple else [getattr(value, name) for name in kind.__dataclass_fields__]
+        return all(is_made_of(part, kinds) for part in parts)
+    if kind is dict:
+        return all(is_made_of(part, kinds) for part in value.values())
+    if kind in _CONTAINERS:
+        return all(is_made_of(part, kinds) for part in value)
+    return kind in _PLAIN or not (is_record(kind) or _is_model(kind))
 
 
 def hides_fields(kind: Any) -> bool:

@@ -82,7 +82,7 @@ def simplify(value: Any) -> Any:
     if callable(getattr(kind, "model_dump", None)):  # it looks like a pydantic model
         return _dumped(value)
     for base, plain_of in _BASES:
-        if isinstance(value, base) and kind is not bool:
+        if issubclass(kind, base) and kind is not bool:
             plain = plain_of(value)
             if plain == value:  # a subclass of datetime may count nanoseconds
                 return plain

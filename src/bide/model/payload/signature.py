@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -25,6 +25,8 @@ from bide.model.payload.convert import (
     converter,
     hides_fields,
     holds_record,
+    is_made_of,
+    keeps_fields,
     objects_of_union,
     records_in,
     resolved,
@@ -36,6 +38,15 @@ _ANY: Final = inspect.Parameter.empty
 _MANY: Final = sys.maxsize
 
 
+class _Records(NamedTuple):
+    """The records that a parameter may hold."""
+
+    plain: Set[Any]
+    """Those that need no check, because they are no more than their fields."""
+    hides_fields: bool
+    """Whether one hides a part of itself."""
+
+
 class _Converters(NamedTuple):
     positional: tuple[Convert | None, ...]
     rest: Convert | None
@@ -44,8 +55,8 @@ class _Converters(NamedTuple):
     result: Convert | None
     is_idle: bool
     """Whether no argument needs conversion."""
-    records: dict[Convert, bool]
-    """Converters of parameters that may hold records; True if a record hides a part of itself."""
+    records: dict[Convert, _Records]
+    """Converters of parameters that may hold records, with these."""
     unions: dict[Convert, set[Any]]
     """Converters of parameters that are unions, with the members that JSON does not have."""
 
@@ -185,8 +196,9 @@ class Signature:
             if one is None:
                 continue
             why = fix = ""
-            if one in to.records and holds_record(value):
-                why = _change(value, one, to.records[one], name, codec)
+            records = to.records.get(one)
+            if records and not is_made_of(value, records.plain) and holds_record(value):
+                why = _change(value, one, records.hides_fields, name, codec)
                 fix = "pass plain values, or an object that its class creates again from its fields"
             elif type(value) in to.unions.get(one, ()):
                 why = _other_member(value, one, codec)
@@ -313,16 +325,18 @@ class Signature:
         if self._owner is not None and self._parameters:
             hints.setdefault(self._parameters[0].name, self._owner)
         one = {p.name: _maybe(hints.get(p.name, Any), p.default) for p in self._parameters}
-        records: dict[Convert, bool] = {
-            convert: any(map(hides_fields, found))
-            for name, convert in one.items()
-            if convert is not None and (found := _records(hints.get(name)))
-        }
         unions: dict[Convert, set[Any]] = {
             convert: members
             for name, convert in one.items()
             if convert is not None and (members := objects_of_union(hints.get(name)))
         }
+        records: dict[Convert, _Records] = {}
+        for name, convert in one.items():
+            found = _records(hints.get(name))
+            kinds_found = found - {typing.Union}
+            if convert is not None and kinds_found:
+                plain = () if typing.Union in found else filter(keeps_fields, kinds_found)
+                records[convert] = _Records(frozenset(plain), any(map(hides_fields, kinds_found)))
         rest = other = None
         by_name: dict[str, Convert | None] = {}
         for p in self._parameters:
