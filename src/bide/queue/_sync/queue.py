@@ -108,10 +108,9 @@ class Queue(threads.QueueSide):
             defaults: options for each job that is enqueued with this object, such as
                 `{"delay": "5m"}`. Options of the task and of the call take precedence.
             lifo: workers that import this object start the newest due jobs of each priority first.
-            settings: `rate`, `burst`, `concurrency`, `group_rate`, `group_burst` and `retention`
-                (`bide.QueueSettings`). A worker that serves the queue applies them when it starts,
-                unless `configure` has changed them. Settings that are left out stay as they are;
-                None declares no limit.
+            settings: limits and retention (`bide.QueueSettings`). A worker that serves the queue
+                applies them when it starts, unless `configure` has changed them. Settings that
+                are left out stay as they are; None declares no limit.
 
         Raises:
             UsageError: an argument is invalid.
@@ -463,15 +462,7 @@ class Queue(threads.QueueSide):
         return self.where(state="waiting").spread(over)
 
     def upcoming(self, count: int = 50, within: Duration | None = None) -> list[Job[Any]]:
-        """Return the delayed jobs that are due next, of any priority.
-
-        Args:
-            count: maximum number of jobs, at most 500.
-            within: maximum time until a job is due; by default there is none.
-
-        Raises:
-            UsageError: an argument is out of range.
-        """
+        """Return the next `count` delayed jobs that are due `within` a time, 500 at most."""
         within_us = 0 if within is None else to_us(within, "within")
         found = self._client.run(job_commands.upcoming(self.keys, within_us, count))
         return [job for job in self.fetch_many([id for id, _ in found]) if job is not None]
