@@ -61,7 +61,7 @@ def test_workers_tell_what_they_have_done(tmp_path: Path, one_url: str, executor
             queue.enqueue("shop:pid")
         queue.enqueue("shop:slow", "no number", retry=0)
         queue.enqueue("shop:block", 0.02, delay=0.02)
-        queue.enqueue("shop:typo", expires="1s")
+        queue.enqueue("shop:typo")  # it is claimed again and again
         settled = "bide_worker_settled_jobs_total"
 
         def ended() -> list[float | None]:
@@ -70,13 +70,13 @@ def test_workers_tell_what_they_have_done(tmp_path: Path, one_url: str, executor
             return [seen.get((settled, "default", f"shop:{of}", end)) for of, end in ends]
 
         eventually(lambda: ended() == [3, 1, 1])
-        eventually(lambda: scrape(unit)[settled, "default", "other", "snooze"] == 1)
+        eventually(lambda: scrape(unit)[settled, "default", "other", "snooze"] >= 1)
         seen = scrape(unit)
         assert seen[settled, "default", "shop:slow", "crash"] == 0
         assert {key[2] for key in seen if key[0] == settled} == {
             *("other", "shop:block", "shop:pid", "shop:slow"),
         }
-        assert seen["bide_worker_claimed_jobs_total", "default"] == 6
+        assert seen["bide_worker_claimed_jobs_total", "default"] >= 6
         assert seen["bide_worker_claims_total", "default"] >= 1
         assert seen["bide_worker_refused_settles_total", "default"] == 0
         assert seen["bide_worker_processes",] == 1
