@@ -72,8 +72,8 @@ _TABLE = """\
 
 *Recovery* is the time from the fault to the end of a job that the fault delayed. If some workers
 could continue, it counts from the start of the fault, otherwise from the end of the fault. *Longest
-script* is from the server's SLOWLOG, and includes waiting for a processor. A dash means less than
-{slow} ms.
+script* is from the server's SLOWLOG. It includes waiting for a processor, and the time for which
+the server was frozen during the script. A dash means less than {slow} ms.
 """
 
 _COLUMNS = (
