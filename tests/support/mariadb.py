@@ -57,6 +57,7 @@ class MariaDB(DatabaseServer):
             f"--datadir={self.directory / 'data'}",
             f"--socket={self._socket}",
             f"--pid-file={self.directory / 'pid'}",
+            f"--tmpdir={self.directory}",  # a server that starts empties it of temporary tables
             "--skip-networking",
             "--skip-grant-tables",  # so that no system tables are needed
             "--innodb-flush-log-at-trx-commit=0",

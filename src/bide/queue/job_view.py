@@ -458,7 +458,7 @@ PENDING: Final = ("due", "blocked", "active")
 
 
 def failure(id: str, task: str, error: ErrorInfo | None) -> JobFailed:
-    """Return the error for whoever waited for a job that has failed."""
+    """Return the error for a caller that waited for a job that has failed."""
     what = f": {error.type}: {error.message}" if error else ""
     failed = JobFailed(f"Job {short_id(id)} ({task}) failed{what}")
     failed.error = error

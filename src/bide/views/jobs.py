@@ -130,7 +130,7 @@ def read_range(params: Params) -> tuple[int, int]:
 async def stretch(site: AsyncSite, params: Params) -> dict[str, Any]:
     """Count the jobs of each queue that are due from `from` on and before `to`.
 
-    Return the first by due time. Of one queue, `after` continues the list.
+    Return the first by due time. For one queue, `after` gives the next page.
     """
     after_us, before_us = read_range(params)
     names = await site.known(params.queues)

@@ -506,7 +506,7 @@ def _members(hint: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     members: Any = hint if isinstance(hint, enum.EnumMeta) else ()
     for member in members:
-        with suppress(Exception):  # a value that does not fit is no key either
+        with suppress(Exception):  # a value that does not fit cannot be a key
             found[_written(member.value).decode().strip('"')] = member
     return found
 
