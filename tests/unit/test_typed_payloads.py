@@ -94,6 +94,12 @@ class Address(TypedDict):
 
 
 @dataclass
+class Coded:
+    code: typing.ClassVar[str]
+    n: int
+
+
+@dataclass
 class Line:
     sku: str
     count: int = 1
@@ -1294,6 +1300,11 @@ class Event(pydantic.BaseModel, extra="allow"):
 def test_a_model_that_reads_what_it_writes_arrives(value: Any, read: Any, codec: Codec) -> None:
     args, _ = travel(asking(type(value)), [value], codec=codec)
     assert args == [read or value]
+
+
+def test_a_variable_of_a_class_is_no_field_of_its_objects() -> None:
+    args, _ = travel(asking(Coded), [Coded(1)])
+    assert args == [Coded(1)]
 
 
 def test_a_model_that_came_already_made_is_the_same_object() -> None:

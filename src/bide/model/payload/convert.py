@@ -209,9 +209,10 @@ def is_made_of(value: Any, kinds: Set[Any]) -> bool:
     """Whether all objects in a value are plain, or of these classes, which keep their fields."""
     kind = type(value)
     if kind in kinds:
-        is_tuple = issubclass(kind, tuple)
-        parts = value if is_tuple else [getattr(value, name) for name in kind.__dataclass_fields__]
-        return all(is_made_of(part, kinds) for part in parts)
+        if issubclass(kind, tuple):
+            return all(is_made_of(part, kinds) for part in value)
+        fields = dataclasses.fields(kind)
+        return all(is_made_of(getattr(value, field.name), kinds) for field in fields)
     if kind is dict:
         return all(is_made_of(part, kinds) for part in value.values())
     if kind in _CONTAINERS:

@@ -330,13 +330,11 @@ class Signature:
             for name, convert in one.items()
             if convert is not None and (members := objects_of_union(hints.get(name)))
         }
-        records: dict[Convert, _Records] = {}
-        for name, convert in one.items():
-            found = _records(hints.get(name))
-            kinds_found = found - {typing.Union}
-            if convert is not None and kinds_found:
-                plain = () if typing.Union in found else filter(keeps_fields, kinds_found)
-                records[convert] = _Records(frozenset(plain), any(map(hides_fields, kinds_found)))
+        records: dict[Convert, _Records] = {
+            convert: found
+            for name, convert in one.items()
+            if convert is not None and (found := _records(hints.get(name)))
+        }
         rest = other = None
         by_name: dict[str, Convert | None] = {}
         for p in self._parameters:
@@ -455,11 +453,15 @@ def _maybe(hint: Any, default: Any) -> Convert | None:
     return one
 
 
-def _records(hint: Any) -> set[Any]:
+def _records(hint: Any) -> _Records | None:
+    """Return the records of an annotation; None if it has none."""
     try:
-        return records_in(hint)
+        found = records_in(hint)
+        kinds = found - {typing.Union}
+        plain = () if typing.Union in found else filter(keeps_fields, kinds)
+        return _Records(frozenset(plain), any(map(hides_fields, kinds))) if kinds else None
     except Exception:  # an annotation may be any object, and raise any error
-        return set()
+        return None
 
 
 def _awaited(hint: Any) -> Any:
