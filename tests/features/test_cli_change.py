@@ -110,6 +110,8 @@ def test_one_that_runs_is_asked_to_stop_unless_it_is_to_be_left(
     take(mail, a)
     done = bide(home, "jobs", "cancel", a, "--leave-running", url=one_url)
     assert said(done, 1) == "0 jobs cancelled; skipped: 1 active.\n"
+    assert "is active; only" in done.stderr
+    assert "only active" not in done.stderr
     assert said(bide(home, "jobs", "cancel", a, url=one_url)) == "1 running job asked to stop.\n"
     assert mail.fetch(a).cancelling
     assert "asked to stop" in said(bide(home, "jobs", "ls", url=one_url))

@@ -165,8 +165,9 @@ def _change_named(verb: JobVerb, meant: Meant, how: How) -> None:
     ids = read_ids(meant.ids)
     found, missing = locate(meant.site, meant.queues, ids)
     refused: list[tuple[str, str]] = []
+    possible = [state for state in verb.possible if how.running or state is not State.ACTIVE]
     if meant.dry_run:
-        able = {*verb.possible, *verb.fine} - (set() if how.running else {State.ACTIVE})
+        able = {*possible, *verb.fine}
         refused = [(seen.id, seen.state) for seen in found if seen.state not in able]
         found = [seen for seen in found if seen.state in able]
     where: dict[str, list[str]] = {}
@@ -182,7 +183,7 @@ def _change_named(verb: JobVerb, meant: Meant, how: How) -> None:
         missing += [id for id, word in refused if word == "gone"]
         refused = [(id, word) for id, word in refused if word != "gone"]
     for id, word in refused[:_SHOWN]:
-        allowed = " or ".join(state.value for state in verb.possible)
+        allowed = " or ".join(state.value for state in possible)
         aside(f"{short_id(id)} is {word}; only {allowed} jobs can be {verb.past}.")
     if len(refused) > _SHOWN:
         aside(f"... and {len(refused) - _SHOWN:,} more.")
