@@ -1,9 +1,11 @@
-"""The demo's table and histogram."""
+"""What the demo prints: its progress, its table and its histogram."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from bide.cli.demo.books import (
@@ -11,10 +13,12 @@ from bide.cli.demo.books import (
     LOST,
     Books,
     Problem,
+    Record,
     histogram,
     percentile,
     report,
 )
+from bide.cli.demo.play import View
 
 
 def printed(books: Books, width: int = 80, encoding: str = "utf-8") -> str:
@@ -102,3 +106,13 @@ def test_problems_are_counted_and_the_first_of_them_shown() -> None:
     assert "  lost: the notification for order [A]9 never ran." in lines
     assert "  ... and 3 more" in lines
     assert lines[-1] == "  The books do not balance."
+
+
+def test_nothing_is_drawn_into_a_pipe_that_wants_colours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    view = View()
+    view.show(Record(tmp_path), 1, 0.0, [])
+    view.end()
+    assert capsys.readouterr().out == ""

@@ -39,6 +39,7 @@ from rich.text import Text
 
 from bide import Queue, current_job
 from bide.cli.demo import books
+from bide.cli.screen import at_terminal
 from bide.embedded import Server
 from bide.errors import UsageError
 from bide.logs import count
@@ -177,7 +178,7 @@ class View:
     def __init__(self) -> None:
         self.console = Console(highlight=False)
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
-        self._next = 0.0 if self.console.is_terminal else time.monotonic() + LINE_EVERY
+        self._next = 0.0 if at_terminal() else time.monotonic() + LINE_EVERY
 
     def say(self, what: str, text: str | Text, style: str = "") -> None:
         """Print a line, above the live progress if there is one."""
@@ -188,7 +189,7 @@ class View:
         now = time.monotonic()
         if now < self._next:
             return
-        if self.console.is_terminal:
+        if at_terminal():
             self._next = now + REDRAW_EVERY
             self._live.start()
             self._live.update(_picture(record, orders, elapsed, pids), refresh=True)
