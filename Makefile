@@ -16,6 +16,8 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
+# The tests start thousands of processes; without a cache, each would compile all of bide.
+unexport PYTHONDONTWRITEBYTECODE
 # The extras that tests, checks and docs need.
 EXTRAS := django,fast,otel,rq,sqlalchemy,testing,title,web
 # How many processes run the tests, which often wait; 0: all in the one that was started. The slow
