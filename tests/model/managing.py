@@ -151,7 +151,8 @@ class Managed(Uniques):
             before = Bucket.read(self.rate, self.spent, now)
             self.rate = rate
             if before:
-                self.spent = f"{math.ceil(before.full_at)} 0 0"
+                carried = Bucket.read(rate, f"{math.ceil(before.full_at)} 0 0", now)
+                self.spent = carried.stored() if carried else ""
         if concurrency == "none":
             self.meta.pop("concurrency", None)
         elif concurrency != "keep":

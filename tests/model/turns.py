@@ -58,8 +58,9 @@ class Rate:
         self.full_at = now + lacks * self.period / self.count
 
     def carried(self, new: Rate, now: int) -> None:
-        """`new` takes its place: it is full when this one would have been."""
-        new.full_at = Fraction(self.full_by(now))
+        """`new` takes its place: it is full when this one would have been, or before."""
+        longest = Fraction(new.burst * new.period, new.count)
+        new.full_at = min(Fraction(self.full_by(now)), now + longest)
 
     def full_by(self, now: int) -> int:
         """When it has all tokens. It never lacks more than it holds, whatever rate was before."""

@@ -843,6 +843,15 @@ def test_setting_the_rate_of_all_groups_again_and_again_gives_no_tokens(q: Probe
     assert sorted(q.zset("completed")) == ["a", "b"]
 
 
+def test_the_tokens_of_a_faster_rate_of_a_group_come_from_when_it_is_set(q: Probe) -> None:
+    q.run(queue_commands.configure(q.keys, "g", rate=f"1 {3600 * SECOND} 1"))
+    add(q, "g", *"abcd")
+    assert run_one(q) == "a"
+    q.run(queue_commands.configure(q.keys, "g", rate=f"1 {SECOND} 2"))
+    q.move(2)
+    assert [run_one(q), run_one(q)] == ["b", "c"]
+
+
 def test_what_a_worker_returns_unbegun_gives_its_group_the_token_of_the_queues_rate_back(
     q: Probe,
 ) -> None:

@@ -127,6 +127,15 @@ def test_to_set_the_same_rate_again_sets_nothing_free(q: Probe) -> None:
     assert (claim.jobs, begins_in(q, claim)) == ([], 1800)
 
 
+def test_the_tokens_of_a_faster_rate_come_from_when_it_is_set(q: Probe) -> None:
+    q.limit(rate="1/h")
+    q.add(*IDS[:5])
+    assert q.taken() == IDS[:1]
+    q.limit(rate="1/s", burst=2)
+    q.move(2)
+    assert q.taken() == IDS[1:3]
+
+
 def test_to_set_the_same_rate_again_leaves_what_was_taken_as_it_was(q: Probe) -> None:
     q.limit(rate="3/h", burst=3)
     q.add("a", "b")

@@ -59,7 +59,7 @@ function group.set_rate(grp, rate, is_shared)
   local before = rate_limit.bucket(grp.rate, grp.spent)
   grp.rate, grp.spent, grp.free, grp.is_shared = rate, nil, 0, is_shared
   if not rate then return end
-  note(grp, before and rate_limit.carried(before) or string.format('%.0f 0 0', now))
+  note(grp, before and rate_limit.carried(before, rate) or string.format('%.0f 0 0', now))
 end
 
 local shared_rate -- of each group without one of its own; false where the queue gives none

@@ -25,7 +25,7 @@ function queue_limits.set(rate, concurrency, group_rate)
   elseif rate ~= 'keep' and rate ~= set[1] then
     local before = rate_limit.bucket(set[1], set[2])
     redis.call('HSET', meta, 'rate', rate)
-    if before then redis.call('HSET', meta, 'spent', rate_limit.carried(before)) end
+    if before then redis.call('HSET', meta, 'spent', rate_limit.carried(before, rate)) end
   end
   if concurrency == 'none' then
     redis.call('HDEL', meta, 'concurrency')
