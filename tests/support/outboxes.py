@@ -9,6 +9,7 @@ inherit.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ from bide.contrib.outbox import sending
 from bide.contrib.outbox.sending import Sender, Sent, Written
 from bide.model.context import CurrentJob, within
 from bide.model.job import Claimed
+from bide.protocol import scripts
 from bide.protocol.keys import PREFIX
 from bide.worker.relay import OutboxLike
 
@@ -225,6 +227,11 @@ def books_of_kills(
 
     `part` is 1, 2 or 3: together they are all steps.
     """
+    # Done once, not in each of some hundred processes: the assembly of the scripts, and what the
+    # garbage collection at a worker's start looks at.
+    for name in scripts.names():
+        scripts.load(name)
+    gc.freeze()
     found = []
     play = _scene(actor, lambda dies_at: make(database, url, dies_at), url)
     for dies_at in range(int(part), 200, PARTS):

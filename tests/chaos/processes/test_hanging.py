@@ -51,6 +51,7 @@ def test_one_that_closes_is_not_counted_on(
         monkeypatch.delenv(tasks.BROKEN)
         with bench.at_work(concurrency=1):
             assert later.wait(60) == "ran"
+        os.kill(slot.pid, signal.SIGKILL)  # the worker would wait for it
     assert (later.refresh().attempt, later.attempts) == (1, ())
 
 

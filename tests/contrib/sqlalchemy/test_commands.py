@@ -20,6 +20,8 @@ from tests.support.eventually import eventually
 from tests.support.order_tables import Base
 
 pytestmark = pytest.mark.slow
+ON_ONE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""For what does not differ between databases, or is tried on each by the tests of the outbox."""
 
 MODULE = """
 import sqlalchemy as sa
@@ -81,6 +83,7 @@ def running(home: Path, url: str, *args: str) -> Iterator[None]:
     assert "Traceback" not in errors
 
 
+@ON_ONE
 def test_rows_are_listed_retried_and_deleted(shop: Shop, home: Path) -> None:
     write(shop, "sent", "lost")
     listed = said(bide(home, "outbox", "ls", "shop:outbox", url=shop.url))
@@ -102,7 +105,7 @@ def test_rows_are_listed_retried_and_deleted(shop: Shop, home: Path) -> None:
     assert shop.ids() == {"sent"}
 
 
-@pytest.mark.slow
+@ON_ONE
 def test_mistakes(shop: Shop, home: Path) -> None:
     assert "write it as shop.db:outbox" in error_of(bide(home, "outbox", "ls", "shop"), 2)
     assert "no variable 'nothing'" in error_of(bide(home, "outbox", "ls", "shop:nothing"), 2)
@@ -120,7 +123,6 @@ def test_mistakes(shop: Shop, home: Path) -> None:
             assert f"{number} is not in the range" in error_of(done, 2)
 
 
-@pytest.mark.slow
 def test_a_database_without_the_tables_is_named_in_a_sentence(shop: Shop, home: Path) -> None:
     Base.metadata.drop_all(shop.engine)
     for args in (
@@ -148,7 +150,7 @@ def test_a_relay_in_a_worker(shop: Shop, home: Path, name: str, more: list[str])
         assert shop.queue.fetch("a").wait(timeout=60) == 8
 
 
-@pytest.mark.slow
+@ON_ONE
 def test_doctor_reports_rows_that_are_not_sent(shop: Shop, home: Path) -> None:
     def checks() -> list[tuple[str, str]]:
         apart = {"PYTHONHASHSEED": "0"}  # in a process of its own
@@ -189,6 +191,7 @@ def test_metrics_count_the_rows(shop: Shop, home: Path, name: str) -> None:
     assert float(found["bide_outbox_age_seconds"]) > 0
 
 
+@ON_ONE
 def test_a_burst_sends_first_and_then_works(shop: Shop, home: Path) -> None:
     write(shop, "a")
     done = bide(home, "worker", "shop", "--burst", "--outbox", "shop:outbox", url=shop.url)
