@@ -47,6 +47,7 @@ _CHECKS: Final = {"integer": "tonumber(ARGV[{i}])", "text": "ARGV[{i}]"}
 
 _QUIET: Final = re.compile(r"--[^\n]*|'(?:\\.|[^'\\\n])*'")
 _NAME: Final = re.compile(r"(?<![\w.])([a-z_]+)\b(?! = )")
+_INDEXED: Final = re.compile(r"(?<![\w.])[a-z_]++(?=\.\w|\[)")
 _DECLARED: Final = re.compile(
     r"\b(?:local(?: function)?|for)\s+(\w+(?:,\s*\w+)*)|\bfunction[ \w.]*\(([^)]*)"
 )
@@ -232,8 +233,8 @@ def _with_parts(body: str, texts: dict[str, str], at_once: list[str]) -> list[st
     later = [name for name in texts if name not in at_once]
 
     def found(text: str, name: str = "") -> str:
-        others = "|".join(other for other in later if other != name)
-        return re.sub(rf"(?<![\w.])({others})(?=\.\w|\[)", r"included.\1", text) if others else text
+        others = {*later} - {name}
+        return _INDEXED.sub(lambda m: f"included.{m[0]}" if m[0] in others else m[0], text)
 
     lines = []
     if at_once or later:
