@@ -20,8 +20,6 @@ for i = rest, #ARGV do
     redis.call('ZREM', blocked, id)
     awaited = awaited + deps_edges.awaited(id)[1]
     done[#done + 1] = id
-  elseif redis.call('ZSCORE', active, id) then
-    word = unbegun and locate.recall(id) and 'held' or 'active'
   else
     local level, at
     if unbegun then level, at = locate.take_due(id) end
@@ -29,7 +27,8 @@ for i = rest, #ARGV do
     if level or locate.take_ended(id, states) then
       done[#done + 1] = id
     else
-      word = (locate.state(id))
+      word = locate.state(id)
+      if word == 'active' and unbegun and locate.recall(id) then word = 'held' end
     end
   end
   reply[#reply + 1] = word

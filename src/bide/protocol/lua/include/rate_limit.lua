@@ -42,8 +42,8 @@ function rate_limit.stored(bucket)
     bucket.taken - whole * bucket.count, bucket.last)
 end
 
--- What is stored of a bucket whose rate becomes another: it will be full when it would have been, so
--- that setting it again and again frees no tokens, but lacks no more than it holds from now on.
+-- What is stored of a bucket whose rate becomes another: it will be full when it would have been,
+-- so that setting it again and again frees no tokens. But it lacks no more than it holds.
 function rate_limit.carried(bucket, rate)
   local spent = string.format('%.0f 0 0', rate_limit.full_at(bucket))
   return rate_limit.stored(rate_limit.bucket(rate, spent))
