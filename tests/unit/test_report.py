@@ -1,4 +1,4 @@
-"""What the demo prints: its progress, its table and its histogram."""
+"""The demo prints its progress, a table and a histogram."""
 
 from __future__ import annotations
 
