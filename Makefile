@@ -16,6 +16,9 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
+# What other servers and client libraries could break.
+OF_SERVERS := tests/protocol tests/servers tests/worker/test_worker.py $(addprefix tests/features/test_, \
+	facades.py facades_many.py flows.py events.py delay_queue.py)
 # The tests start thousands of processes; without a cache, each would compile all of bide.
 unexport PYTHONDONTWRITEBYTECODE
 # The extras that tests, checks and docs need.
@@ -42,29 +45,26 @@ help:  ## List the targets
 demo: $(VENV)/has-embedded  ## Run the demo on a server of its own
 	@$(PY) -m bide demo $(ARGS)
 
-test: $(VENV)/has-dev $(VENV)/has-postgres $(VENV)/has-mariadb  ## Run the quick tests: each behaviour once (ARGS="-k embedded -x")
+test: $(VENV)/has-dev $(VENV)/has-redis $(VENV)/has-postgres $(VENV)/has-mariadb  ## Run the quick tests: each behaviour once (ARGS="-k embedded -x")
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
 
 test-busy: $(VENV)/has-dev  ## Run the quick tests beside processes that occupy all processors
 	@$(PY) -m tests.support.busy $(MAKE) test
 
-slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-deploy $(VENV)/has-postgres $(VENV)/has-mariadb $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
+slow: $(VENV)/has-dev $(VENV)/has-redis $(VENV)/has-browser $(VENV)/has-deploy $(VENV)/has-go $(VENV)/has-postgres $(VENV)/has-mariadb $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
 	@$(PY) -m pytest -q -n $$(($(CORES) + 1)) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
 	@$(MAKE) test
 	@$(MAKE) slow
+	@$(MAKE) oldest
 
 everywhere: $(VENV)/has-servers  ## Run the server tests on all servers that can be had
-	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile tests/protocol tests/servers \
-		tests/worker/test_worker.py tests/features/test_facades.py tests/features/test_facades_many.py \
-		tests/features/test_flows.py tests/features/test_events.py tests/features/test_delay_queue.py $(ARGS)
+	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(OF_SERVERS) $(ARGS)
 
-oldest:  ## Run the quick tests, and all tests of RQ, with the oldest supported client library and RQ
-	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-dev
-	@.venv-oldest/bin/python -m pip --disable-pip-version-check --quiet install 'redis[hiredis]==5.2.0' 'rq==2.8.0'
-	@.venv-oldest/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(ARGS)
-	@.venv-oldest/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m slow tests/contrib/rq $(ARGS)
+oldest:  ## Run the server tests, and those of RQ, with the oldest supported client library and RQ
+	@$(MAKE) VENV=.venv-oldest .venv-oldest/has-oldest
+	@.venv-oldest/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(OF_SERVERS) tests/contrib/rq $(ARGS)
 
 check: $(VENV)/has-dev $(VENV)/has-node  ## Check format, style, layers, types and generated code
 	$(PY) docs/make_sync.py --check
@@ -145,6 +145,10 @@ $(VENV)/has-dev: pyproject.toml $(MADE)
 	@$(PIP) --editable '.[$(EXTRAS)]' --group dev
 	@touch $@ $(VENV)/has-embedded
 
+$(VENV)/has-oldest: $(VENV)/has-dev
+	@$(PIP) 'redis[hiredis]==5.2.0' 'rq==2.8.0'
+	@touch $@
+
 $(VENV)/has-mutmut: $(VENV)/has-dev
 	@$(PIP) --group mutants
 	@touch $@
@@ -154,10 +158,19 @@ $(VENV)/has-deploy: $(VENV)/has-dev
 	@$(PIP) --group deploy
 	@touch $@
 
+# A Redis with TLS and its redis-cli, beside the wheel's Valkey. It is unpacked and not installed, so
+# no service starts.
+$(VENV)/has-redis: $(VENV)/has-dev tests/support/fetch_servers.py
+	@$(PY) -c 'from tests.support.programs import *; exit(not (distribution_server() and redis_cli()))' \
+	|| { echo "unpacking Redis"; $(PY) -m tests.support.fetch_servers redis-7.0 \
+	     || echo "so the tests on Redis and over TLS are skipped;" \
+	             "on Debian and Ubuntu, this cures it: sudo apt install redis-server"; }
+	@touch $@
+
 # Other versions of Valkey and Redis, as far as they can be had here.
 $(VENV)/has-servers: $(VENV)/has-dev tests/support/fetch_servers.py
 	@echo "fetching servers"
-	@$(PY) -m tests.support.fetch_servers
+	@$(PY) -m tests.support.fetch_servers || true
 	@touch $@
 
 # The page is tried in a real browser, which is the system's.
@@ -169,6 +182,16 @@ $(VENV)/has-browser: $(VENV)/has-dev
 	     || (apt-get update && apt-get install --yes --quiet chromium) >/dev/null 2>&1 \
 	     || echo "no browser could be installed, so tests/web/test_browser.py is skipped;" \
 	             "on Debian and Ubuntu, this cures it: sudo apt install chromium"; }
+	@touch $@
+
+# The example in Go is compiled, and enqueues.
+$(VENV)/has-go: $(VENV)/has-dev
+	@command -v go >/dev/null \
+	|| { echo "installing Go"; \
+	     apt-get install --yes --quiet --no-install-recommends golang-go >/dev/null 2>&1 \
+	     || (apt-get update && apt-get install --yes --quiet --no-install-recommends golang-go) >/dev/null 2>&1 \
+	     || echo "Go could not be installed, so tests of the example in Go are skipped;" \
+	             "on Debian and Ubuntu, this cures it: sudo apt install golang-go"; }
 	@touch $@
 
 # A test has a real Prometheus, Debian's, which is unpacked and not installed: its service would start.

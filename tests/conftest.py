@@ -5,7 +5,7 @@
 - ``direct``: the client library itself, on that one; ``proxy``: a line to it that can fail.
 - ``tmp_server``: starts servers that the test may kill and restart.
 
-The servers are the wheel's Valkey ("valkey") and, where PATH has it, redis-server ("redis"); with
+The servers are the wheel's Valkey ("valkey") and, if there is one, Debian's Redis ("redis"); with
 ``BIDE_TEST_EVERYWHERE=1``, those too that `tests.support.fetch_servers` has fetched.
 ``BIDE_TEST_SERVERS`` narrows them ("valkey", or "redis,valkey"). `make test` uses the first of
 them. A test on another server has the mark ``slow``, as has each test that takes more than a second
@@ -56,7 +56,9 @@ FETCHED_SERVERS = fetched_servers() if EVERYWHERE else {}
 def _binaries() -> dict[str, str]:
     """The servers to test on: name → program, in the order in which the tests run."""
     present = {"valkey": wheel_server(), "redis": distribution_server()}
-    present |= FETCHED_SERVERS
+    present |= {
+        name: path for name, path in FETCHED_SERVERS.items() if path not in present.values()
+    }
     wanted = os.environ.get("BIDE_TEST_SERVERS")
     names = [name.strip() for name in wanted.split(",")] if wanted else list(present)
     binaries: dict[str, str] = {}

@@ -24,6 +24,7 @@ from bide.protocol.keys import keys_of
 from bide.protocol.scripts import load
 from tests.support.compare import differs
 from tests.support.console import bide, error_of, said
+from tests.support.programs import redis_cli
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "wire.md").read_text("utf-8")
@@ -32,9 +33,7 @@ MAILER = re.findall(r"```python\n(# mailer.py\n.*?)```", GUIDE, flags=re.S)[0]
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
-needs_redis_cli = pytest.mark.skipif(
-    shutil.which("redis-cli") is None, reason="redis-cli is not installed"
-)
+needs_redis_cli = pytest.mark.skipif(redis_cli() is None, reason="redis-cli is not installed")
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def _tools(home: Path, url: str) -> Path:
     server = urlsplit(url)
     where = f"-s {server.path}" if server.scheme == "unix" else f"-u {url}"
     for name, command in (
-        ("redis-cli", f"{shutil.which('redis-cli')} {where} --no-raw"),
+        ("redis-cli", f"{redis_cli()} {where} --no-raw"),
         ("bide", f"{sys.executable} -m bide"),
     ):
         file = tools / name

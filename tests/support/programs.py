@@ -40,10 +40,22 @@ def prometheus(name: str) -> str | None:
 
 
 def distribution_server() -> str | None:
-    """The distribution's Redis, which speaks TLS; None where there is none.
+    """Debian's Redis, which speaks TLS: the system's, or what `make .venv/has-redis` unpacked.
 
-    Not the one of 6.2, which its package puts among the programs of this environment.
+    Not the one of 6.2, which its package puts among the programs of this environment. None where
+    there is none.
     """
+    return _of_redis("redis-server", "server")
+
+
+def redis_cli() -> str | None:
+    """The command line of that Redis; None where there is none."""
+    return _of_redis("redis-cli", "redis-cli")
+
+
+def _of_redis(program: str, unpacked: str) -> str | None:
     own = str(Path(sys.prefix) / "bin")
     elsewhere = [path for path in os.get_exec_path() if path != own]
-    return shutil.which("redis-server", path=os.pathsep.join(elsewhere))
+    return shutil.which(program, path=os.pathsep.join(elsewhere)) or shutil.which(
+        unpacked, path=str(FETCHED / "redis-7.0")
+    )
