@@ -148,8 +148,6 @@ def probe(one_url: str, direct: redis.Redis) -> Iterator[Probe]:
 
 @settings(
     max_examples=120,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(STEPS, min_size=5, max_size=50))

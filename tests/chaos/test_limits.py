@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bide import Queue
@@ -55,11 +55,7 @@ def test_no_window_of_the_rate_is_ever_exceeded_and_nothing_is_starved(
 
     @settings(
         max_examples=120,
-        derandomize=True,
-        database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.explicit, Phase.generate, Phase.shrink],
     )
     @given(rate=RATES, most=MOST, steps=STEPS)
     def holds(rate: tuple[int, int, int], most: int | None, steps: list[tuple[str, Any]]) -> None:

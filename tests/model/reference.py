@@ -275,7 +275,7 @@ class Queue(Settled):
         if rewound:
             self._clamp(now + longest)
         if trash:
-            self.sweep(SWEEP, frees=False)
+            self.sweep(SWEEP)
         paused = "paused" in self.meta
         ripe = [] if paused else [j for j in self.due_jobs() if j.score <= now - previous]
         looked, items, full = self._look(ripe, count)
@@ -364,7 +364,7 @@ class Queue(Settled):
             elif run.crashes < CRASHES and run.strikes < MANY_STRIKES:
                 self.lost += [*lost, 0]
                 run.due = min(run.due, now)
-                job.again(run.due)
+                job.place, job.score = f"due:{job.level()}", run.due
             else:
                 self.lost += [*lost, 1]
                 self.finish(job, "failed", now)

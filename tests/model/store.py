@@ -279,13 +279,12 @@ class Store:
     def free(self, job: Job) -> None:
         """A job is being deleted, with all that it holds."""
 
-    def sweep(self, limit: int, *, frees: bool = True) -> bool:
+    def sweep(self, limit: int) -> bool:
         for level in DUE:
             for job in self.at(f"trash:{level}"):
                 del self.jobs[job.id]
                 self.expiring.pop(job.id, None)
-                if frees:
-                    self.free(job)
+                self.free(job)
                 limit -= 1
                 if limit == 0:
                     return True

@@ -192,9 +192,7 @@ def server(one_server: Any) -> Iterator[Server]:
     server.close()
 
 
-unhurried = settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+unhurried = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @unhurried

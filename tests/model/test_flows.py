@@ -204,7 +204,6 @@ def client(one_url: str) -> Iterator[blocking.Client]:
 @pytest.mark.slow
 @settings(
     max_examples=150,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(graph=graphs())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bide.client import blocking
@@ -217,14 +217,23 @@ STEP = st.one_of(
     st.tuples(st.just("shared rate"), st.tuples(st.just("all"), st.sampled_from(RATES))),
 )
 
+RATE_MADE_ITS_OWN = [
+    ("shared rate", ("all", (3, 10 * SECOND, 2))),
+    ("add", [("a", 0, 5, 0), ("a", 0, 5, 0)]),
+    ("claim", 1),
+    ("rate", ("a", (3, 10 * SECOND, 2))),
+    ("settle", (0, "release", 0)),
+]
+"""A token taken under the rate of all groups does not come back to the group's own rate."""
+
 
 @pytest.mark.slow
 @settings(
     max_examples=150,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=st.lists(STEP, min_size=12, max_size=40))
+@example(steps=RATE_MADE_ITS_OWN)
 def test_each_claim_takes_whose_turn_it_is(
     one_url: str, direct: redis.Redis, steps: list[tuple[str, Any]]
 ) -> None:

@@ -6,7 +6,8 @@ not before it was due, ended once, and its tokens only grew; no key has no name.
 
 The clock moves by what the test adds to it, and by the microseconds that the test takes; the model
 is told the time that each reply names. What is drawn never depends on what came back, so a failure
-can be repeated. `BIDE_MODEL=3000,100` runs other examples each time, so many and of so many steps.
+can be repeated. `BIDE_MODEL=3000,100` runs so many examples of so many steps, and
+`--hypothesis-profile=random` others each time.
 """
 
 from __future__ import annotations
@@ -279,9 +280,6 @@ def test_any_order_of_verbs_does_what_the_model_says(server: Server) -> None:
         settings=settings(
             max_examples=int(examples or 150),
             stateful_step_count=int(steps or 40),
-            derandomize=not examples,
-            database=None,
-            deadline=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.generate, Phase.shrink],

@@ -58,9 +58,12 @@ class Rate:
         self.full_at = now + lacks * self.period / self.count
 
     def carried(self, new: Rate, now: int) -> None:
-        """`new` takes its place: it is full when this one would have been, or before."""
+        """`new` takes its place: it is full when this one would have been, or before.
+
+        No token that was taken under the old rate goes back.
+        """
         longest = Fraction(new.burst * new.period, new.count)
-        new.full_at = min(Fraction(self.full_by(now)), now + longest)
+        new.full_at, new.last = min(Fraction(self.full_by(now)), now + longest), 0
 
     def full_by(self, now: int) -> int:
         """When it has all tokens. It never lacks more than it holds, whatever rate was before."""

@@ -260,7 +260,7 @@ def stars(minute: str, hour: str) -> Fields:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(fields=FIELDS, zone=st.sampled_from(ZONES), change=st.sampled_from(CHANGES))
 @example(fields=stars("*/10", "2"), zone="Australia/Lord_Howe", change=CHANGES[5])
 @example(fields=stars("*/10", "1"), zone="Australia/Lord_Howe", change=CHANGES[5])

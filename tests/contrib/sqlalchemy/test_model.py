@@ -195,5 +195,5 @@ class Machine(RuleBasedStateMachine):
 def test_any_order_does_what_the_model_says(one_server: Server, one_url: str) -> None:
     machine = type("Served", (Machine,), {"server": one_server})
     case = machine.TestCase  # type: ignore[attr-defined]
-    case.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+    case.settings = settings(max_examples=80, stateful_step_count=40)
     case().runTest()
