@@ -295,8 +295,8 @@ class Queue(Settled):
                 refused.append(job)
         if not only_jobs:
             self.claims[consumer] = (now, seq, [job.id for job in taken])
-        self.tell(now, [job.id for job in taken])
         self.tell(now, [job.id for job in refused])
+        self.tell(now, [job.id for job in taken])
         self.retain("completed", now, len(taken) + 64)
         if marked:
             self.retain("failed", now, TRIM)
