@@ -329,6 +329,8 @@ class Store:
         for job in found:
             if not (job.run and job.run.ended > now - SPARE):
                 del self.jobs[job.id]
+                if place == "cancelled":
+                    self.free(job)
 
     def forget_waiters(self, now: int) -> None:
         over = [id for id, until in by_score(self.waiters) if until <= now]
