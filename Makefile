@@ -17,8 +17,8 @@ PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
 # What other servers and client libraries could break.
-OF_SERVERS := tests/protocol tests/servers tests/worker/test_worker.py $(addprefix tests/features/test_, \
-	facades.py facades_many.py flows.py events.py delay_queue.py)
+OF_SERVERS := tests/protocol tests/servers tests/worker/test_worker.py tests/chaos/test_full_server.py \
+	$(addprefix tests/features/test_, facades.py facades_many.py flows.py events.py delay_queue.py)
 # The tests start thousands of processes; without a cache, each would compile all of bide.
 unexport PYTHONDONTWRITEBYTECODE
 # The extras that tests, checks and docs need.
@@ -36,7 +36,7 @@ ifneq ($(ALIVE),$(CURDIR) alive)
 .PHONY: $(MADE)
 endif
 
-.PHONY: help demo test test-busy slow test-all everywhere oldest check format docs dist fuzz bench \
+.PHONY: help demo test test-busy slow test-all redis everywhere oldest check format docs dist fuzz bench \
 	mutants mutants-lua mutants-python chaos clean
 
 help:  ## List the targets
@@ -51,13 +51,17 @@ test: $(VENV)/has-dev $(VENV)/has-redis $(VENV)/has-postgres $(VENV)/has-mariadb
 test-busy: $(VENV)/has-dev  ## Run the quick tests beside processes that occupy all processors
 	@$(PY) -m tests.support.busy $(MAKE) test
 
-slow: $(VENV)/has-dev $(VENV)/has-redis $(VENV)/has-browser $(VENV)/has-deploy $(VENV)/has-go $(VENV)/has-postgres $(VENV)/has-mariadb $(VENV)/has-prometheus  ## Run the slow tests: all servers, chaos, fuzz, browser
+slow: $(VENV)/has-dev $(VENV)/has-browser $(VENV)/has-deploy $(VENV)/has-go $(VENV)/has-postgres $(VENV)/has-mariadb $(VENV)/has-prometheus  ## Run the slow tests: Cluster, chaos, fuzz, browser
 	@$(PY) -m pytest -q -n $$(($(CORES) + 1)) --dist loadfile -m slow $(ARGS)
 
 test-all:  ## Run all tests, as continuous integration does
 	@$(MAKE) test
 	@$(MAKE) slow
+	@$(MAKE) redis
 	@$(MAKE) oldest
+
+redis: $(VENV)/has-dev $(VENV)/has-redis  ## Run the server tests on Redis
+	@BIDE_TEST_SERVERS=redis $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(OF_SERVERS) $(ARGS)
 
 everywhere: $(VENV)/has-servers  ## Run the server tests on all servers that can be had
 	@BIDE_TEST_EVERYWHERE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(OF_SERVERS) $(ARGS)

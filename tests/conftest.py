@@ -5,11 +5,10 @@
 - ``direct``: the client library itself, on that one; ``proxy``: a line to it that can fail.
 - ``tmp_server``: starts servers that the test may kill and restart.
 
-The servers are the wheel's Valkey ("valkey") and, if there is one, Debian's Redis ("redis"); with
-``BIDE_TEST_EVERYWHERE=1``, those too that `tests.support.fetch_servers` has fetched.
-``BIDE_TEST_SERVERS`` narrows them ("valkey", or "redis,valkey"). `make test` uses the first of
-them. A test on another server has the mark ``slow``, as has each test that takes more than a second
-or so.
+The server is the wheel's Valkey ("valkey"). ``BIDE_TEST_SERVERS`` names others ("redis", or
+"valkey,redis"); "redis" is Debian's. With ``BIDE_TEST_EVERYWHERE=1`` the tests run on both, and on
+those that `tests.support.fetch_servers` has fetched. A test on another server than the first has
+the mark ``slow``, as has each test that takes more than a second or so.
 """
 
 from __future__ import annotations
@@ -63,7 +62,9 @@ def _binaries() -> dict[str, str]:
         name: path for name, path in FETCHED_SERVERS.items() if path not in present.values()
     }
     wanted = os.environ.get("BIDE_TEST_SERVERS")
-    names = [name.strip() for name in wanted.split(",")] if wanted else list(present)
+    names = list(present) if EVERYWHERE else ["valkey"]
+    if wanted:
+        names = [name.strip() for name in wanted.split(",")]
     binaries: dict[str, str] = {}
     for name in names:
         if name not in present:
@@ -72,7 +73,8 @@ def _binaries() -> dict[str, str]:
         if binary is not None:
             binaries[name] = binary
         elif wanted or name == "valkey":
-            raise pytest.UsageError(f"the tests' {name} server is missing: make .venv/has-dev")
+            needed = "has-redis" if name == "redis" else "has-dev"
+            raise pytest.UsageError(f"the tests' {name} server is missing: make .venv/{needed}")
     return binaries
 
 

@@ -20,12 +20,12 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_viewer_calls_scripts_that_a_worker_has_loaded(
-    queue: Queue, one_url: str, raw: redis.Redis
+    queue: Queue, url: str, raw: redis.Redis
 ) -> None:
     run: Any = raw.execute_command
     run("ACL", "SETUSER", "onlooker", *rules("viewer", [], "bide"), ">look")
-    mark = "&" if "?" in one_url else "?"
-    viewer = Queue(queue.name, url=f"{one_url}{mark}username=onlooker&password=look")
+    mark = "&" if "?" in url else "?"
+    viewer = Queue(queue.name, url=f"{url}{mark}username=onlooker&password=look")
     raw.script_flush()
     try:
         with pytest.raises(AccessDenied, match="may not load scripts"):

@@ -21,7 +21,7 @@ import pytest
 import redis
 
 from bide.embedded import Server
-from tests.conftest import BINARIES, EVERYWHERE, FETCHED_SERVERS, ServerFor
+from tests.conftest import BINARIES, EVERYWHERE, ServerFor
 from tests.support.cluster import cluster
 from tests.support.listener import ChannelListener
 from tests.support.plain import client_of
@@ -39,18 +39,15 @@ class Place(NamedTuple):
 
 
 def _places() -> list[Place]:
-    both = [
-        Place(server, kind)
-        for server in BINARIES
-        for kind in (("aio",) if server in FETCHED_SERVERS else ("sync", "aio"))
-    ]
+    first, *more = BINARIES
+    alone = [Place(first, "sync"), *(Place(server, "aio") for server in (first, *more))]
     others = {"cluster": "aio", "sentinel": "sync", "redis6": "aio"}
     if old_server() is None:
         del others["redis6"]
     if "BIDE_TEST_SERVERS" in os.environ:
-        return both
+        return alone
     kinds = ("sync", "aio") if EVERYWHERE else ()
-    return both + [Place(server, kind) for server in others for kind in kinds or [others[server]]]
+    return alone + [Place(server, kind) for server in others for kind in kinds or [others[server]]]
 
 
 @pytest.fixture(scope="session")

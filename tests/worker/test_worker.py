@@ -115,15 +115,15 @@ def test_an_idle_worker_wakes_for_a_delayed_job_and_for_an_immediate_one(queue: 
 
 
 def test_a_job_starts_before_the_idle_worker_does_anything_else(
-    queue: Queue, direct: redis.Redis, url: str
+    queue: Queue, raw: redis.Redis, url: str
 ) -> None:
     """After a wake-up message comes the claim, then the job's first statement, then the rest."""
     with running(worker(queue)):
         queue.enqueue(jobs.echo_async, url)
         jobs.wait_seen(1)  # the server has the scripts
         eventually(lambda: queue.counts().completed == 1)
-        eventually(lambda: cast("Any", direct.info("clients"))["blocked_clients"])  # it listens
-        with cast("Any", direct).monitor() as monitor:
+        eventually(lambda: cast("Any", raw.info("clients"))["blocked_clients"])  # it listens
+        with cast("Any", raw).monitor() as monitor:
             queue.enqueue(jobs.echo_async, url)
             told = []
             while "BLPOP" not in told:
