@@ -63,8 +63,9 @@ class Cheaper(bide.Middleware):
 
 @pytest.mark.parametrize("call", [charge, charge.options(retry=1), charge_all])
 def test_an_object_that_would_arrive_changed_is_refused(call: Any) -> None:
-    with pytest.raises(PayloadError, match=r"argument 'prices?' of .* would not arrive as it is"):
-        call.prepare(Price(1))
+    for _ in range(2):  # the annotations are known from the first call on
+        with pytest.raises(PayloadError, match=r"'prices?' of .* would not arrive as it is"):
+            call.prepare(Price(1))
     assert call.prepare(Price(0))
     assert Queue("pickled", url="redis://127.0.0.1:1/0").prepare("work:unknown", [Price(1)])
 

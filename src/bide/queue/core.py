@@ -273,7 +273,8 @@ class QueueCore(Generic[C]):
             body = (
                 Body(name, args, kwargs, **self._codec) if self._codec else Body(name, args, kwargs)
             )
-            body = self._passed(body, signature)
+            if middleware.in_use or (signature is not None and signature.has_records):
+                body = self._passed(body, signature)
             return enqueue_commands.prepare(body, delay, at, priority, job_id, names, durability)
         depends_on = options.get("depends_on")
         parents = () if depends_on is None else references(self, depends_on)

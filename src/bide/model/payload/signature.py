@@ -72,6 +72,8 @@ class Signature:
     """The resources that the worker passes, by parameter; a job never contains one."""
     unresolved: tuple[str, ...]
     """Parameters whose annotations have unknown names; filled by `compile`."""
+    has_records: bool
+    """Whether a parameter takes a record or a union of objects; True before `compile`."""
     _function: Callable[..., Any]
     _owner: type | None
     _converters: _Converters | None
@@ -88,6 +90,7 @@ class Signature:
         self._owner = owner if _takes_self(function, owner) else None
         self._converters = None
         self.unresolved = ()
+        self.has_records = True
         self._read(*_described(function))
         return self
 
@@ -335,6 +338,7 @@ class Signature:
             for name, convert in one.items()
             if convert is not None and (found := _records(hints.get(name)))
         }
+        self.has_records = bool(records or unions)
         rest = other = None
         by_name: dict[str, Convert | None] = {}
         for p in self._parameters:
