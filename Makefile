@@ -16,7 +16,7 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 PIP  := $(PY) -m pip --disable-pip-version-check --quiet install
 ARGS ?=
-# What other servers and client libraries could break.
+# The tests that another server or client library could break.
 OF_SERVERS := tests/protocol tests/servers tests/worker/test_worker.py tests/chaos/test_full_server.py \
 	$(addprefix tests/features/test_, facades.py facades_many.py flows.py events.py delay_queue.py)
 # The tests start thousands of processes; without a cache, each would compile all of bide.

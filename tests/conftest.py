@@ -33,8 +33,8 @@ from tests.support.opened_connections import OPENED
 from tests.support.programs import distribution_server, fetched_servers
 from tests.support.proxy import Proxy
 
-# A busy machine is no counterexample, and a test that passes once passes again. Whoever changes a
-# model or what it describes looks further, with `--hypothesis-profile=random`.
+# A busy machine is no counterexample, and a test that passes once passes again. Use
+# `--hypothesis-profile=random` to try other examples, after a change of a model for instance.
 settings.register_profile("random", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
@@ -73,8 +73,8 @@ def _binaries() -> dict[str, str]:
         if binary is not None:
             binaries[name] = binary
         elif wanted or name == "valkey":
-            needed = "has-redis" if name == "redis" else "has-dev"
-            raise pytest.UsageError(f"the tests' {name} server is missing: make .venv/{needed}")
+            cure = "install redis-server" if name == "redis" else "make .venv/has-dev"
+            raise pytest.UsageError(f"the tests' {name} server is missing: {cure}")
     return binaries
 
 
