@@ -158,3 +158,19 @@ def test_a_server_that_does_not_answer_tls_may_speak_none() -> None:
     error = lib.TimeoutError("Timeout connecting to server")
     assert hint in str(unavailable(error, "rediss://host:6379/0"))
     assert hint not in str(unavailable(error, WHERE))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error 8 while writing to socket. EOF occurred in violation of protocol (_ssl.c:2427).",
+        "Error 104 while writing to socket. Connection reset by peer.",
+        "Error 32 while writing to socket. Broken pipe.",
+        "Connection closed by server.",
+    ],
+)
+def test_a_server_that_closes_over_tls_may_demand_a_certificate(said: str) -> None:
+    error, hint = lib.ConnectionError(said), "this client's own certificate"
+    assert hint in str(unavailable(error, "rediss://host:6379/0"))
+    assert is_passing(unavailable(error, "rediss://host:6379/0"))
+    assert hint not in str(unavailable(error, WHERE))

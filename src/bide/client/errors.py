@@ -82,6 +82,11 @@ def unavailable(error: Exception, where: str) -> ServerUnavailable:
         remedy = _USE_DEV
     if remedy is _START and where.startswith("rediss") and "Timeout" in reason:
         remedy += "; if it speaks no TLS there, use redis:// instead of rediss://"
+    # The server may close before the client has read why: TLS 1.3 asks for no answer in between.
+    if where.startswith("rediss") and any(sign in reason for sign in _CLOSED):
+        remedy = (
+            f"start it again if it died; if it demands a certificate of its clients, {_OWN_PAIR}"
+        )
     return ServerUnavailable(f"Cannot reach the server at {where} ({reason}); {remedy}.")
 
 
@@ -95,16 +100,15 @@ _USE_DEV: Final = (
     "`bide dev` runs in this directory: set $BIDE_URL to the address that it has printed"
 )
 _START: Final = "start it, or give its address with url= or $BIDE_URL"
+_OWN_PAIR: Final = "name this client's own certificate with ?ssl_certfile=FILE&ssl_keyfile=FILE"
+_CLOSED: Final = ("EOF occurred", "reset by peer", "Broken pipe", "closed by server")
 _CURES: Final = (
     (
         "CERTIFICATE_VERIFY_FAILED",
         "name the authority that signed its certificate with ?ssl_ca_certs=FILE, and the server as "
         "its certificate does",
     ),
-    (
-        "CERTIFICATE_REQUIRED",
-        "name this client's own certificate with ?ssl_certfile=FILE&ssl_keyfile=FILE",
-    ),
+    ("CERTIFICATE_REQUIRED", _OWN_PAIR),
     ("WRONG_VERSION_NUMBER", "it speaks no TLS there: use redis:// instead of rediss://"),
     (
         "No such file",
