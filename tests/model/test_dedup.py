@@ -192,10 +192,12 @@ def server(one_server: Any) -> Iterator[Server]:
     server.close()
 
 
-unhurried = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+on_one_server = settings(
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
-@unhurried
+@on_one_server
 @given(st.lists(steps, max_size=40))
 def test_each_call_comes_to_what_the_model_says(server: Server, listed: list[Any]) -> None:
     play = Play(server)
@@ -204,7 +206,7 @@ def test_each_call_comes_to_what_the_model_says(server: Server, listed: list[Any
     play.check()
 
 
-@unhurried
+@on_one_server
 @given(
     st.lists(
         st.one_of(calls, st.tuples(st.just("wait"), st.integers(1, 4), st.none())), max_size=40

@@ -6,8 +6,8 @@ not before it was due, ended once, and its tokens only grew; no key has no name.
 
 The clock moves by what the test adds to it, and by the microseconds that the test takes; the model
 is told the time that each reply names. What is drawn never depends on what came back, so a failure
-can be repeated. `BIDE_MODEL=3000,100` runs so many examples of so many steps, and
-`--hypothesis-profile=random` others each time.
+can be repeated. `BIDE_MODEL=3000,100` runs 3,000 examples of 100 steps, and
+`--hypothesis-profile=random` other examples each time.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Each goes to `servers/NAME/` of the environment; nothing is installed on the system. A program of
 a Debian suite comes with the libraries of that suite, and with its loader, which finds them.
-Where a server cannot be had, a line says why, the tests go without it, and the exit code is 1.
+If a server cannot be fetched, the program prints why and exits with 1; the tests run without it.
 """
 
 from __future__ import annotations
