@@ -86,7 +86,8 @@ class Settled(Managed):
         assert run
         run.settled = STAMPS[outcome]
         asked = self.asked.pop(job.id, None) is not None
-        if data and outcome != "complete" and not (outcome == "snooze" and run.missing):
+        looked_again = outcome == "snooze" and run.missing and not asked
+        if data and outcome != "complete" and not looked_again:
             job.note_attempt("E", now, data)
         if outcome == "complete":
             self.finish(job, "completed", now, at)
