@@ -20,6 +20,7 @@ import redis
 from bide import embedded as server_module
 from bide.embedded import Server, ServerError, ServerNotFound, wheel_server
 from bide.errors import BideError
+from tests.support.processes import children
 
 StartServer = Callable[..., Server]
 PATIENCE = 10.0  # seconds that anything here may take before it counts as never
@@ -59,14 +60,6 @@ def eventually(condition: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.001)
     return True
-
-
-def children(parent: int | None = None) -> list[int]:
-    """The processes that a process (this one) has started and not reaped."""
-    if sys.platform != "linux":
-        pytest.skip("needs /proc")
-    lists = Path(f"/proc/{parent or os.getpid()}/task").glob("*/children")
-    return sorted(int(pid) for path in lists for pid in path.read_text().split())
 
 
 class TestStarting:
@@ -179,12 +172,12 @@ class TestStarting:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        before = children()
+        before = children(os.getpid())
         with pytest.raises(ServerError, match="no-such-option") as caught:
             Server.start(binary=wheel_server(), extra=["--no-such-option", "1"])
         assert isinstance(caught.value, BideError)
         assert list(tmp_path.iterdir()) == []
-        assert children() == before
+        assert children(os.getpid()) == before
 
     def test_a_server_that_never_answers_is_given_up(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -198,10 +191,10 @@ class TestStarting:
         deaf.chmod(0o755)
         monkeypatch.setattr(server_module, "START_TIMEOUT", 0.1)
         monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")  # not installed: some servers refuse it
-        before = children()
+        before = children(os.getpid())
         with pytest.raises(ServerError, match=r"(?s)did not answer within 0\.1 s.*humming in C"):
             Server.start(tmp_path / "data", binary=str(deaf))
-        assert children() == before
+        assert children(os.getpid()) == before
 
     def test_a_program_that_is_no_server(self, tmp_path: Path) -> None:
         with pytest.raises(ServerNotFound, match="not a Valkey or Redis server"):
@@ -212,13 +205,13 @@ class TestStarting:
 
 class TestEnding:
     def test_stop_ends_it_and_removes_what_was_temporary(self, tmp_server: StartServer) -> None:
-        before = children()
+        before = children(os.getpid())
         server = tmp_server()
-        assert len(children()) == len(before) + 2  # the server and its watcher
+        assert len(children(os.getpid())) == len(before) + 2  # the server and its watcher
         with connect(server.directory) as connection:
             server.stop()
             assert ends(connection)
-        assert children() == before
+        assert children(os.getpid()) == before
         assert not server.directory.exists()
         server.stop()
         with pytest.raises(ServerError, match="start another"):

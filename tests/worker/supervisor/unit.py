@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.support.console import environment
 from tests.support.eventually import PATIENCE
+from tests.support.processes import children, state
 from tests.support.workers import eventually
 
 TASKS = """
@@ -155,27 +156,6 @@ def marked(mark: str) -> list[int]:
             ):
                 found.append(int(name))
     return found
-
-
-def children(pid: int) -> list[int]:
-    """The children of a process."""
-    found = []
-    for name in os.listdir("/proc"):
-        with suppress(OSError, ValueError):
-            if name.isdigit() and int(_stat(int(name))[1]) == pid:
-                found.append(int(name))
-    return found
-
-
-def state(pid: int) -> str:
-    """How a process is: `S`, `T`, `Z`; nothing where it is gone."""
-    with suppress(OSError):
-        return _stat(pid)[0]
-    return ""
-
-
-def _stat(pid: int) -> list[str]:
-    return Path("/proc", str(pid), "stat").read_text("utf-8").rpartition(")")[2].split()
 
 
 def stopped(pid: int) -> bool:
