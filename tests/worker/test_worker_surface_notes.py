@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from bide import Queue, State
+from bide import Queue, Retry, State
 from bide.model.history import LONGEST_LOG
 from bide.protocol.scripts import load
 from tests.support import jobs, surface
@@ -71,7 +71,7 @@ def test_a_worker_makes_the_script_known_before_it_is_needed(queue: Queue, url: 
 
 @pytest.mark.slow
 def test_a_job_that_fails_keeps_its_last_words(queue: Queue) -> None:
-    job = queue.enqueue(surface.say_and_fail, retry=1)
+    job = queue.enqueue(surface.say_and_fail, retry=Retry(1, backoff="fixed", base=3600))
     burst(queue)
     job.promote()
     burst(queue)

@@ -19,6 +19,7 @@ from bide import (
     JobNotFound,
     JobWaitTimeout,
     Queue,
+    Retry,
     State,
 )
 from bide.queue._async import job as awaited_job
@@ -94,7 +95,7 @@ def test_a_failure_is_raised_with_its_error(queue: Queue, wait: Wait) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_will_be_retried_has_not_ended(queue: Queue, wait: Wait) -> None:
-    job = queue.enqueue(jobs.fail, "again", retry=1)
+    job = queue.enqueue(jobs.fail, "again", retry=Retry(1, backoff="fixed", base=3600))
     burst(queue)
     with pytest.raises(JobWaitTimeout, match=r"is (delayed|waiting) after 0 s"):
         wait(job.id, 0)
