@@ -12,8 +12,9 @@ import pytest
 
 from bide import Queue
 from tests.support.console import bide
+from tests.support.processes import children, state
 from tests.support.workers import eventually
-from tests.worker.supervisor.unit import children, started, state, stopped
+from tests.worker.supervisor.unit import started, stopped
 
 pytestmark = pytest.mark.slow
 
