@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from bide.embedded import Server
 from tests.support import ledger_jobs as jobs
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.ledger import Ledger
+from tests.support.processes import children
 from tests.support.proxy import Proxy
 from tests.support.worker_pool import JOBS
 
@@ -141,12 +141,6 @@ def test_after_the_server_has_gone(
 def test_a_worker_starts_no_other_process(one_url: str, ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
     enqueue(one_url)
-    before = _children()
+    before = set(children(os.getpid()))
     work(one_url, burst=True)[1].join(PATIENCE)
-    assert _children() <= before
-
-
-def _children() -> set[str]:
-    command = ["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {line for line in listed.stdout.splitlines() if not line.endswith(" ps")}
+    assert set(children(os.getpid())) <= before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import shlex
 import shutil
@@ -12,7 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from tests.deploy.commands import compose, lines, on_free_ports
 from tests.support.console import environment
 from tests.support.eventually import PATIENCE, eventually
+from tests.support.processes import descendants
 from tests.support.watched import DEPLOY
 
 BIN = Path(sys.executable).parent
@@ -57,15 +59,20 @@ def started(home: Path, url: str, *command: str) -> Iterator[Running]:
     env = environment(url, BIDE_WEB_VIEWER_TOKEN=TOKEN)
     env["PATH"] = f"{BIN}:{env['PATH']}"
     env["PYTHONDONTWRITEBYTECODE"] = "1"
-    with log.open("wb") as output:
+    # Appended to: supervisord's own lines would otherwise overwrite those of its programs.
+    with log.open("ab") as output:
         process = subprocess.Popen(
             command, cwd=DEPLOY / "shop", env=env, stdout=output, stderr=output
         )
     try:
         yield Running(process, log)
     finally:
+        below = descendants(process.pid) if sys.platform == "linux" else set()
         process.kill()
         process.wait()
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def status(port: int, path: str) -> int:

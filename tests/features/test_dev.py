@@ -26,6 +26,7 @@ from bide.cli.dev import DevProcess
 from bide.views._sync import Site
 from tests.support.console import bide, environment, error_of
 from tests.support.eventually import eventually
+from tests.support.processes import descendants
 from tests.support.serving import Page
 
 pytestmark = pytest.mark.slow
@@ -121,22 +122,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
             running.stop()
 
 
-def below(pid: int) -> set[int]:
-    """The processes that descend from one."""
-    parents = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            stat = Path(f"/proc/{name}/stat").read_text()
-        except OSError:
-            continue
-        parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
-    found: set[int] = set()
-    front = {pid}
-    while front := {child for child, parent in parents.items() if parent in front} - found:
-        found |= front
-    return found
-
-
 def gone(pids: set[int]) -> bool:
     until = time.monotonic() + PATIENCE
     while any(os.path.exists(f"/proc/{pid}") for pid in pids):
@@ -183,7 +168,7 @@ def test_the_worker_follows_the_source(tmp_path: Path, start: Start) -> None:
     app.write_text(APP.replace("hello {name}", "welcome back, {name}"))
     dev.wait_for("^welcome back, eve$")
 
-    processes = below(dev.process.pid)
+    processes = descendants(dev.process.pid)
     assert len(processes) >= 5, "server, watcher, worker, page, watcher"
     letters.close()
     assert dev.stop() == 0
@@ -267,7 +252,7 @@ def test_a_worker_of_each_profile_runs(tmp_path: Path, start: Start) -> None:
         with closing(Queue("letters", url=dev.url)) as letters:
             letters.enqueue("app:hello", "bob")
         dev.wait_for("^welcome, bob$")
-    processes = below(dev.process.pid)
+    processes = descendants(dev.process.pid)
     assert dev.stop() == 0
     assert gone(processes)
 
@@ -290,7 +275,7 @@ def test_the_page_is_beside_it_and_ends_with_it(tmp_path: Path, start: Start) ->
     with socket.create_connection(("127.0.0.1", port)) as watching:  # a browser that stays
         watching.sendall(b"GET /api/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         assert watching.recv(15) == b"HTTP/1.1 200 OK"
-        processes = below(dev.process.pid)
+        processes = descendants(dev.process.pid)
         assert dev.stop() == 0
     assert gone(processes)
     with pytest.raises(ConnectionError):
@@ -339,7 +324,7 @@ def test_nothing_outlives_it_even_when_it_is_killed(tmp_path: Path, start: Start
     dev = start("app.py", "--", sys.executable, "beside.py")
     dev.wait_for("beside on unix://")
     dev.wait_for("serves letters")
-    processes = below(dev.process.pid)
+    processes = descendants(dev.process.pid)
     assert len(processes) >= 7, "server, watcher, worker, page, watcher, program, watcher"
     try:
         assert dev.stop(signal.SIGKILL) == -signal.SIGKILL

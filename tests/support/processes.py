@@ -1,4 +1,4 @@
-"""What the system says of processes, which may end while they are looked at."""
+"""Reads from the system which processes there are; a process may end while it is read."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def children(pid: int) -> list[int]:
             if name.isdigit() and int(_stat(int(name))[1]) == pid:
                 found.append(int(name))
     return sorted(found)
+
+
+def descendants(pid: int) -> set[int]:
+    """The children of a process, their children, and so on."""
+    found: set[int] = set()
+    front = [pid]
+    while front := [child for parent in front for child in children(parent)]:
+        found.update(front)
+    return found
 
 
 def state(pid: int) -> str:
