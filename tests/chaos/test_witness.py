@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.cpu_waits import MACHINE, SERVER, Look, Witness, starved, waited_us
 from tests.support.eventually import eventually
+from tests.support.processes import state
 
 LEASE = 2.0
 
@@ -108,8 +109,3 @@ def test_who_shares_a_processor_waits_and_who_sleeps_does_not() -> None:
 def of_busy(witness: Witness) -> list[int]:
     seen = witness.looks[-1].waited_us
     return [seen.get(f"busy-{i}", 0) for i in range(3)]
-
-
-def state(pid: int) -> str:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0]

@@ -13,6 +13,7 @@ from tests.mutation.mutant import ROOT, SOURCE, Mutant, Unapplied, read_mutants
 from tests.mutation.page import page
 from tests.mutation.run import run
 from tests.support.eventually import eventually
+from tests.support.processes import state
 
 MUTANTS = read_mutants()
 RQ = "contrib/rq/lua/"
@@ -141,11 +142,4 @@ def test_it():
 """
     test.write_text(code, "utf-8")
     assert run(SAMPLE._replace(test=f"{test}::test_it")) == "survived"
-    eventually(lambda: not _runs(int(left.read_text())))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    eventually(lambda: state(int(left.read_text())) in ("", "Z"))

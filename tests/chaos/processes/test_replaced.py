@@ -34,8 +34,7 @@ def successor(worker: Any, child: int) -> int:
 
 def of_fork_server(worker: Any) -> list[int]:
     """All that a fork server has forked."""
-    with open(f"/proc/{(pid := pool_of(worker)._fork_server.pid)}/task/{pid}/children") as file:
-        return sorted(map(int, file.read().split()))
+    return sorted(forked_by(pool_of(worker)._fork_server.pid))
 
 
 def test_a_fork_server_makes_one_child_a_slot_however_often_it_is_told(bench: ProcessBench) -> None:
