@@ -105,6 +105,7 @@ def lateness(title: str, points: dict[str, list[float]]) -> Figure:
     """Which share of jobs had started so many milliseconds after they were due."""
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     axes = figure.subplots()
+    drawn: set[str] = set()
     for name, times in sorted(points.items(), key=lambda one: one[1][len(one[1]) // 2]):
         shares = [100 * i / len(times) for i in range(len(times) + 1)]
         ours, floor = name.startswith("bide"), name.startswith("floor")
@@ -117,9 +118,10 @@ def lateness(title: str, points: dict[str, list[float]]) -> Figure:
             label=f"{name} ({early:.0%} early)" if early >= 0.01 else name,
             color=OURS if ours else "black" if floor else COLOURS.get(library, GREY),
             linewidth=2.4 if ours else 1.3,
-            linestyle="--" if floor else "-",
+            linestyle="--" if floor else ":" if library in drawn else "-",
             zorder=3 if ours else 2,
         )
+        drawn.add(library)
     axes.set_xscale("log")
     axes.set_xlim(left=LEAST_MS)
     axes.set_ylim(0, 101)
