@@ -37,6 +37,7 @@ from bide.worker.executors.base import Executor
 from bide.worker.heartbeat import Heartbeat, Leases
 from bide.worker.loop import WorkerLoop, listen, stop_when_idle
 from bide.worker.metrics import ByQueue, metrics_of
+from bide.worker.processes import linux
 from bide.worker.queue_state import QueueState, Strategy, make_order
 from bide.worker.startup import (
     declared_settings,
@@ -354,7 +355,8 @@ class Worker:
         gc.freeze()
         self._has_process = threading.current_thread() is threading.main_thread()
         try:
-            return lifespan.run(self._run_beside(burst, beside))
+            with linux.short_slices():
+                return lifespan.run(self._run_beside(burst, beside))
         finally:
             self._has_process = False
             gc.unfreeze()
