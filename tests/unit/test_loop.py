@@ -149,7 +149,7 @@ async def test_outcomes_are_kept_until_the_server_has_them(
 ) -> None:
     first, second = (Settle(id, 1, "complete") for id in "ab")
     state.settles.append(second)
-    await loop._exchange([_QueueCalls(0, state, [], [first], None, 0)])
+    await loop._exchange([_QueueCalls(0, state, [], [first], None, 0, False)])
     assert list(state.settles) == [first, second]
     assert state.resting
 
@@ -165,7 +165,7 @@ async def test_a_burst_looks_once_more_behind_what_it_settled(
     state.check = False
     empty = REPLY._replace(jobs=[], until_us=10, deadline_us=10)
     replies = [["ok"]] if claimed is None else [["ok"], empty]
-    part = _QueueCalls(0, state, [], [Settle("a", 1, "complete")], claimed, 0)
+    part = _QueueCalls(0, state, [], [Settle("a", 1, "complete")], claimed, 0, False)
     loop._read(part, part.read(iter(replies)), time.monotonic(), time.monotonic())
     assert state.check == bool(looks)
 
@@ -207,3 +207,53 @@ async def test_a_burst_does_not_end_while_crashes_are_to_be_reported(
     assert (id, has_failed) == ("a", False), "though its arguments could not be read"
     assert "w0 died or stopped" in how
     await loop._crashes.close()
+
+
+async def test_after_an_abort_each_round_trip_has_a_second(
+    state: QueueState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between them it may rest, and all that it has to tell is sent."""
+    limits: list[bool] = []
+
+    class There(Gone):
+        url = "redis://127.0.0.1:1"
+        answered = 0.0
+
+        async def attempt_many(self, commands: list[Any]) -> list[Any]:
+            limits.append(loop._limit.when() is not None)
+            loop.abort()
+            limits.append(loop._limit.when() is not None)
+            if len(limits) == 2:
+                raise ServerUnavailable("it is gone")
+            empty = REPLY._replace(jobs=[], until_us=10)
+            return [empty if command.script == "claim" else ["ok"] for command in commands]
+
+    loop = WorkerLoop(There(), [state], PollingOrder(), burst=True)  # type: ignore[arg-type]
+    slots: Any = Slots()
+    slots.mark_recorded = lambda settles: []
+    state.check = False
+    state.settles.append(Settle("a", 1, "complete"))
+    monkeypatch.setattr(loop, "_back_off", lambda queue_state, error: None)
+    await loop.run(slots)
+    assert limits == [False, True, True, True]
+    assert loop._limit.when() is None
+    assert (loop.cut_off, len(state.settles)) == (False, 0)
+
+
+async def test_a_round_trip_that_does_not_end_after_an_abort_is_cut_off(
+    state: QueueState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.worker.loop._LAST_ROUND_TRIP", 0.0)
+
+    class Hanging(Gone):
+        url = "redis://127.0.0.1:1"
+
+        async def attempt_many(self, commands: list[Any]) -> list[Any]:
+            loop.abort()
+            await asyncio.Event().wait()
+            return []
+
+    loop = WorkerLoop(Hanging(), [state], PollingOrder(), burst=True)  # type: ignore[arg-type]
+    state.settles.append(Settle("a", 1, "complete"))
+    await loop.run(Slots())  # type: ignore[arg-type]
+    assert loop.cut_off

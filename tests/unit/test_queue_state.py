@@ -322,3 +322,21 @@ def test_the_next_outage_is_logged_from_its_start(state: QueueState) -> None:
     state.succeeded()
     assert state.failures == 0
     assert state.failed("refused")
+
+
+@pytest.mark.parametrize(
+    ("later_us", "read_us", "clock"),
+    [
+        (1_000_100, 0, (NOW, 100.0)),  # read once, and it agrees with the clock read behind a claim
+        (1_000_100, NOW + 1_000_150, (NOW + 1_000_150, 101.0)),  # read twice
+        (3_600_000_000, 0, (NOW + 3_600_000_000, 101.0)),  # the server's clock has been set
+    ],
+)
+def test_the_clock_is_that_of_the_claim_that_told_it_best(
+    state: QueueState, later_us: int, read_us: int, clock: tuple[int, float]
+) -> None:
+    state.claimed(EMPTY._replace(read_us=NOW), 99.999, 100.001)
+    later = EMPTY._replace(now_us=NOW + later_us, read_us=read_us)
+    state.claimed(later, 100.999, 101.001)
+    server_us, at = state.clock
+    assert (server_us, round(at, 3)) == (clock[0], round(clock[1], 3))

@@ -105,3 +105,40 @@ async def test_by_neither_executor(is_question: bool) -> None:
     client: Any = aio.AsyncClient(NOBODY)
     await client._visit(NodeRequest(NOBODY, [("PING",)], is_question), 0, None)
     assert client.answers is is_question
+
+
+@pytest.mark.anyio
+async def test_each_reply_has_the_time_of_one_reply(now: list[float]) -> None:
+    connection = SimpleNamespace(_writer=SimpleNamespace())
+    deadline = aio._ReplyDeadline(connection, 5)
+    deadline.start()
+    now.append(now[-1] + 4)
+    deadline.replied_at = now[-1]
+    now.append(now[-1] + 4)
+    deadline._look()
+    assert (deadline.has_passed, connection._writer is None) == (False, False)
+    now.append(now[-1] + 2)
+    deadline._look()
+    assert (deadline.has_passed, connection._writer is None) == (True, True)
+    deadline.end()
+
+
+@pytest.mark.anyio
+async def test_a_connection_that_a_deadline_broke_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its reply may have come all the same, if the process was held up."""
+    client: Any = aio.AsyncClient(NOBODY)
+    connection = SimpleNamespace(is_connected=False)
+    monkeypatch.setattr(client, "_maker", lambda node: lambda: connection)
+
+    async def talk(*args: Any) -> list[Any]:
+        return ["PONG"]
+
+    monkeypatch.setattr(client, "_talk", talk)
+    request = NodeRequest(NOBODY, [("PING",)])
+    assert await client._visit(request, 0, None) == ["PONG"]
+    assert client._open.current.idle == {NOBODY: []}
+    connection.is_connected = True
+    await client._visit(request, 0, None)
+    assert client._open.current.idle == {NOBODY: [connection]}

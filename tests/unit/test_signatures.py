@@ -53,17 +53,19 @@ SMALL = {Events, EventListener}
 """Of few methods that are not called by name."""
 
 ONLY_AWAITED = {
-    aio.AsyncClient: {"abandon", "listen", "load", "load_everywhere", "ping", "pop", "share"},
+    aio.AsyncClient: {
+        *("abandon", "encode", "listen", "load", "load_everywhere", "ping", "pop", "share"),
+    },
     AsyncEventListener: {"abandon"},
 }
-"""What a worker's start, wake-up listener, clock and cancels, many who wait at once, and a queue
-whose event loop has ended, need of the asyncio side, and nobody of the other."""
+"""What a worker's start, wake-up listener, foreseen claims, clock and cancels, many who wait at
+once, and a queue whose event loop has ended, need of the asyncio side, and nobody of the other."""
 
 ONLY_BLOCKING = {"begin"}
 """On an event loop others do something meanwhile anyway."""
 
 ASKS_NOBODY = {
-    *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon"),
+    *("task", "later", "options", "__call__", "waiting_for", "listen", "abandon", "encode"),
     *("take", "each", "wake_listener", "events", "cron", "every", "group", "where"),
 }
 """Methods of both kinds that send nothing by themselves."""

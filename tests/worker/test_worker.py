@@ -130,9 +130,9 @@ def test_a_job_starts_before_the_idle_worker_does_anything_else(
                 command = monitor.next_command()
                 if command["client_type"] != "lua":
                     told.append(str(command["command"]).split(" ")[0])
-    enqueue, claim, clock = ["EVALSHA"] * 3
+    enqueue, claim = ["EVALSHA"] * 2
     known = [name for name in told if name in ("EVALSHA", "ECHO", "BLPOP")]
-    assert known[:4] == [enqueue, claim, clock, "ECHO"], told
+    assert known[:3] == [enqueue, claim, "ECHO"], told
 
 
 def test_a_job_starts_before_the_worker_plans_its_next_request(
@@ -146,6 +146,22 @@ def test_a_job_starts_before_the_worker_plans_its_next_request(
         eventually(lambda: ("add_async", 1, 0) in jobs.seen)
     began = jobs.seen.index(("add_async", 1, 0))
     assert jobs.seen[began - 1] == "_take"
+
+
+def test_a_wake_up_message_finds_its_claim_encoded(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(worker(queue)):
+        queue.enqueue(jobs.add_async, 1)
+        eventually(lambda: queue.counts().completed == 1)
+        for name in ("_foresee", "_plan", "_take"):
+            monkeypatch.setattr(WorkerLoop, name, _noted(getattr(WorkerLoop, name)))
+        eventually(lambda: "_foresee" in jobs.seen)
+        eventually(lambda: jobs.seen[-1] == "_foresee")
+        queue.enqueue(jobs.add_async, 2)
+        eventually(lambda: ("add_async", 2, 0) in jobs.seen)
+    began = jobs.seen.index(("add_async", 2, 0))
+    assert jobs.seen[began - 2 : began] == ["_foresee", "_take"]
 
 
 def _noted(method: Callable[..., Any]) -> Callable[..., Any]:

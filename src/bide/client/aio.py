@@ -21,10 +21,12 @@ from bide.client.execute import (
     Call,
     ClientCore,
     DeadlineExceeded,
+    Encoded,
     Entries,
     Route,
     Send,
     ToNode,
+    calls_of,
     execute,
     first_error,
     is_late,
@@ -88,24 +90,24 @@ class AsyncClient(ClientCore):
         """Run commands in one round trip; a `BideError` stands in place of each that failed."""
         if not commands:
             return []
+        encoded = commands.encoded if isinstance(commands, Encoded) else None
         steps = execute(commands, self._state)
-        only = self._routes.only
         step = next(steps)
         try:
             while True:
                 if isinstance(step, Send):
                     self.missed_scripts += step.calls[0][0] == "SCRIPT"
-                    if only is None:
-                        delivery = self._routes.deliver(step.calls, step.routes)
-                        step = steps.send(await self._drive(delivery, until=step.until))
-                    else:
-                        request = NodeRequest(only, step.calls)
-                        step = steps.send(await self._visit(request, 0, step.until))
+                    sent = self._send(step.calls, step.routes, until=step.until, encoded=encoded)
+                    step, encoded = steps.send(await sent), None
                 else:
                     await asyncio.sleep(step.seconds)
                     step = next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+    def encode(self, commands: Sequence[Command[Any]]) -> Encoded:
+        """Encode commands that wait for no durability, before it is time to send them."""
+        return Encoded(commands, pack(calls_of(commands, self._clock)))
 
     async def send_last(self, command: Command[Any]) -> None:
         """Run a command that may be lost: within about 1 s, or not at all."""
@@ -119,7 +121,7 @@ class AsyncClient(ClientCore):
         After `ServerUnavailable`, the next call opens another connection.
         """
         call: Call = ("BLPOP", *keys, seconds)
-        reply = await self._drive(self._routes.deliver([call], [keys[0]]), seconds)
+        reply = await self._send([call], [keys[0]], seconds)
         if isinstance(reply, Exception):
             raise unavailable(reply, self.where)
         first = reply[0]
@@ -134,7 +136,7 @@ class AsyncClient(ClientCore):
         the same call reads the same entries again.
         """
         call = reading(stream, after, min(seconds, self._reply_timeout / 2))
-        return read_entries(await self._drive(self._routes.deliver([call], [stream])), self.where)
+        return read_entries(await self._send([call], [stream]), self.where)
 
     async def load_everywhere(self, scripts: Sequence[str]) -> None:
         """Load scripts on all nodes."""
@@ -148,14 +150,14 @@ class AsyncClient(ClientCore):
         texts = [load(script, self._clock).text for script in scripts]
         calls: list[Call] = [("SCRIPT", "LOAD", text) for _ in to for text in texts]
         routes = [route for route in to for _ in texts]
-        replies = await self._drive(self._routes.deliver(calls, routes))
+        replies = await self._send(calls, routes)
         for reply in [replies] if isinstance(replies, Exception) else replies:
             if isinstance(reply, Exception):
                 raise map_error(reply, self.where)
 
     async def ping(self, key: str) -> None:
         """Make an empty round trip to the node of a key; errors are ignored."""
-        await self._drive(self._routes.deliver([("PING",)], [key]))
+        await self._send([("PING",)], [key])
 
     async def share(self, command: Command[T]) -> T:
         """Run one command, in a round trip that concurrent callers share."""
@@ -222,6 +224,24 @@ class AsyncClient(ClientCore):
             made = self._makers.setdefault(node, pool.make_connection)
         return made
 
+    async def _send(
+        self,
+        calls: list[Call],
+        routes: Sequence[Route],
+        block: float = 0,
+        until: float | None = None,
+        encoded: bytes | None = None,
+    ) -> Answer:
+        """Send each call to the node of its route; `block` and `until` are those of `_drive`.
+
+        `encoded` are the same calls in bytes, for one server.
+        """
+        only = self._routes.only
+        if only is None:
+            answer: Answer = await self._drive(self._routes.deliver(calls, routes), block, until)
+            return answer
+        return await self._visit(NodeRequest(only, calls, encoded=encoded), block, until)
+
     async def _drive(
         self, steps: Delivery | Finding | Surveying, block: float = 0, until: float | None = None
     ) -> Any:
@@ -267,33 +287,36 @@ class AsyncClient(ClientCore):
                     await other.disconnect(nowait=True)
             elif opened.idle is not kept:  # the client was closed meanwhile
                 await connection.disconnect(nowait=True)
-            elif not isinstance(answer, Exception):
+            elif not isinstance(answer, Exception) and connection.is_connected:
                 opened.idle.setdefault(request.node, []).append(connection)
             return answer
 
     async def _talk(self, connection: Any, request: NodeRequest, reply_timeout: float) -> Answer:
         replies: list[Any] = []
         is_new = False
-        loop = asyncio.get_running_loop()
+        deadline = _ReplyDeadline(connection, reply_timeout)
         try:
-            async with asyncio.timeout(reply_timeout) as limit:
-                if not connection.is_connected:
+            if not connection.is_connected:
+                async with asyncio.timeout(reply_timeout):
                     await connection.connect()
-                    is_new = True
-                await connection.send_packed_command(pack(request.calls), check_health=False)
-                for _ in request.calls:
-                    limit.reschedule(loop.time() + reply_timeout)
-                    try:
-                        replies.append(await connection.read_response())
-                    except redis.ResponseError as error:
-                        replies.append(unwrapped(error))
-        except TimeoutError:
-            await connection.disconnect(nowait=True)
-            return redis.TimeoutError(
-                f"no reply within {reply_timeout:g} s, or this process was held up"
+                is_new = True
+            deadline.start()
+            await connection.send_packed_command(
+                request.encoded or pack(request.calls), check_health=False
             )
+            deadline.replied_at = time.monotonic()
+            for _ in request.calls:
+                try:
+                    replies.append(await connection.read_response())
+                except redis.ResponseError as error:
+                    replies.append(unwrapped(error))
+                deadline.replied_at = time.monotonic()
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
+            if deadline.has_passed or isinstance(error, TimeoutError):
+                return redis.TimeoutError(
+                    f"no reply within {reply_timeout:g} s, or this process was held up"
+                )
             if isinstance(error.__cause__, lib.AuthenticationError | UsageError):
                 return error.__cause__  # the library wraps it
             is_closed = is_new and isinstance(error, redis.ConnectionError)
@@ -305,11 +328,51 @@ class AsyncClient(ClientCore):
             # The reply to a cancelled call is still to come: the connection cannot be reused.
             await connection.disconnect(nowait=True)
             raise
+        finally:
+            deadline.end()
         if not request.is_question:
             self.answered = time.monotonic()
             if not self._state.reached:
                 self._state = self._state._replace(reached=True)
         return replies
+
+
+class _ReplyDeadline:
+    """Breaks a connection on which no reply comes in time.
+
+    `asyncio.timeout`, moved after each reply, runs several times as many functions. After a pause
+    of the process, that delays the start of a job.
+    """
+
+    def __init__(self, connection: Any, seconds: float) -> None:
+        """Set up: to send the calls, and then each reply, may take so many seconds."""
+        self.replied_at = 0.0
+        """When the calls were sent, or the latest reply came (`time.monotonic()`)."""
+        self.has_passed = False
+        self._connection = connection
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Expect a reply from now on."""
+        self.replied_at = time.monotonic()
+        self._wait(self._seconds)
+
+    def end(self) -> None:
+        """Expect no more replies."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        left = self.replied_at + self._seconds - time.monotonic()
+        if left > 0:
+            self._wait(left)
+        else:
+            self.has_passed = True
+            abort(self._connection)
 
 
 async def _why(connection: Any) -> Exception | None:

@@ -22,7 +22,7 @@ has never reached its server does not retry: a wrong URL is an error at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -133,6 +133,14 @@ class Send(NamedTuple):
     routes: list[Route]
     until: float | None = None
     """The deadline (`time.monotonic()`); a later request is answered with `DeadlineExceeded`."""
+
+
+class Encoded(list[Command[Any]]):
+    """Commands whose calls were encoded before it was time to send them."""
+
+    def __init__(self, commands: Iterable[Command[Any]], encoded: bytes) -> None:
+        super().__init__(commands)
+        self.encoded: Final = encoded
 
 
 class Sleep(NamedTuple):
@@ -326,17 +334,21 @@ def _parse(command: Command[Any], reply: Any, where: str, doubtful: bool) -> Any
         )
 
 
+def calls_of(commands: Sequence[Command[Any]], clock: str) -> list[Call]:
+    """Return the calls of the scripts of commands."""
+    return [
+        ("EVALSHA", load(each.script, clock).sha, len(each.keys), *each.keys, *each.args)
+        for each in commands
+    ]
+
+
 def _send(commands: Sequence[Command[Any]], kinds: Kinds, clock: str, until: float | None) -> Send:
     """Build the calls of commands; one wait follows the last command that asks for a durability.
 
     With one wait for each command, every call would wait for another write to disk.
     """
-    calls: list[Call] = []
-    routes: list[Route] = []
-    for command in commands:
-        sha = load(command.script, clock).sha
-        calls.append(("EVALSHA", sha, len(command.keys), *command.keys, *command.args))
-        routes.append(command.keys[0])
+    calls = calls_of(commands, clock)
+    routes: list[Route] = [command.keys[0] for command in commands]
     if not kinds:
         return Send(calls, routes, until)
     at = _waits_at(commands)

@@ -41,6 +41,8 @@ class NodeRequest(NamedTuple):
     calls: list[Call]
     is_question: bool = False
     """Whether it asks about the servers themselves; its reply does not mean that commands run."""
+    encoded: bytes | None = None
+    """The calls as they are sent, if they are encoded already."""
 
 
 Delivery = Generator[list[NodeRequest], list[Answer], Answer]

@@ -25,11 +25,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from bide.client import aio
+from bide.client.execute import Encoded
 from bide.client.url import WAKE_WAIT
 from bide.errors import BideError, ScriptBug, ServerRefused
 from bide.logs import Log
@@ -151,6 +153,8 @@ class _QueueCalls(NamedTuple):
     """How many jobs to claim; None for no claim."""
     slots: int
     """How many of these jobs may be claimed ahead."""
+    reads_clock: bool
+    """Whether to read the server's clock after the claim, for the jobs that are claimed ahead."""
 
     def commands(self, busy: int, burst: bool) -> list[Command[Any]]:
         """Return the calls in their order."""
@@ -159,7 +163,7 @@ class _QueueCalls(NamedTuple):
             commands.append(self.queue_state.settle(self.settles))
         if self.claim_for is not None:
             commands.append(self.queue_state.claim(self.claim_for, busy, self.slots, burst))
-            if self.slots:
+            if self.reads_clock:
                 commands.append(server_time(self.queue_state.keys))
         return commands
 
@@ -169,7 +173,7 @@ class _QueueCalls(NamedTuple):
             notes=[next(replies) for _ in self.notes],
             verdicts=next(replies) if self.settles else None,
             claim=next(replies) if self.claim_for is not None else None,
-            server_us=next(replies) if self.claim_for is not None and self.slots else None,
+            server_us=next(replies) if self.reads_clock else None,
         )
 
 
@@ -180,7 +184,14 @@ class _QueueReplies(NamedTuple):
     verdicts: list[Verdict] | BideError | None
     claim: Claim | BideError | None
     server_us: int | BideError | None
-    """The server's time after a claim ahead."""
+    """The server's time after the claim."""
+
+
+class _Foreseen(NamedTuple):
+    """The round trip of the next claim, which was encoded while the worker waited."""
+
+    parts: list[_QueueCalls]
+    commands: Encoded
 
 
 def _error_of(reply: object) -> BideError | None:
@@ -209,7 +220,11 @@ class WorkerLoop:
         self._drain_until = 0.0
         self._is_cold = False
         self._wakeup = asyncio.Event()
+        self._foreseen: _Foreseen | None = None
         self._limit = asyncio.timeout(None)
+        """Ends the loop if a round trip takes too long after `abort`."""
+        self._exchanges = False
+        """Whether a round trip is under way."""
         self.polled = 0.0
         """When a claim was last answered (`time.monotonic()`); 0 for never."""
         self.stopping = False
@@ -250,10 +265,14 @@ class WorkerLoop:
 
     def abort(self) -> None:
         """End now: no job runs any more, and the round trip under way gets one second."""
+        if self._exchanges and not self.aborted:
+            self._set_limit(_LAST_ROUND_TRIP)
         self.aborted = True
-        with suppress(RuntimeError):  # no round trip is under way
-            self._limit.reschedule(asyncio.get_running_loop().time() + _LAST_ROUND_TRIP)
         self.stop()
+
+    def _set_limit(self, seconds: float | None) -> None:
+        now = asyncio.get_running_loop().time()
+        self._limit.reschedule(None if seconds is None else now + seconds)
 
     async def run(self, executor: Executor) -> None:
         """Work until stopped, or in a burst until nothing is due and nothing runs."""
@@ -265,20 +284,32 @@ class WorkerLoop:
             )
             for queue_state in self._queue_states
         ]
+        self._limit = asyncio.timeout(None)
         try:
-            while not self._finished():
-                self._wakeup.clear()
-                if parts := self._plan():
-                    await self._exchange(parts)
-                    if not any(queue_state.check for queue_state in self._queue_states):
-                        # Nothing is to be claimed, so the jobs run first.
-                        await asyncio.sleep(0)
-                else:
-                    await self._wait()
+            async with self._limit:
+                await self._run()
+        except TimeoutError:
+            if not self._limit.expired():
+                raise
+            self.cut_off = True
         finally:
             self._alarm.close()
             closing = (self._refills.close(), self._relay.close(), self._crashes.close())
             await asyncio.gather(*closing, *(listener.close() for listener in self._listeners))
+
+    async def _run(self) -> None:
+        while not self._finished():
+            self._wakeup.clear()
+            if foreseen := self._take_foreseen():
+                await self._exchange(*foreseen)
+            elif parts := self._plan():
+                await self._exchange(parts)
+            else:
+                await self._wait()
+                continue
+            if not any(queue_state.check for queue_state in self._queue_states):
+                # Nothing is to be claimed, so the jobs run first.
+                await asyncio.sleep(0)
 
     def _free(self) -> int:
         """Return how many slots may be filled now.
@@ -339,7 +370,12 @@ class WorkerLoop:
                 # After an error a round trip carries no more than it must, so that it succeeds.
                 ahead = 0 if queue_state.failures else min(share, slots)
                 slots -= ahead
-                parts.append(_QueueCalls(place, queue_state, notes, settles, claim_for, ahead))
+                # The message that wakes an idle worker is for a job that is due now. The second
+                # reading would delay it.
+                reads_clock = ahead > 0 and (busy > 0 or not queue_state.is_woken)
+                parts.append(
+                    _QueueCalls(place, queue_state, notes, settles, claim_for, ahead, reads_clock)
+                )
         return parts
 
     def _take_settles(self) -> list[list[Settle]]:
@@ -367,8 +403,7 @@ class WorkerLoop:
         ]
         if True not in ready:
             return self._no_shares
-        half = -(-self._executor.capacity // 2)  # it runs during the round trip of the other half
-        shares = self._polling_order.share(ready, min(free, half))
+        shares = self._polling_order.share(ready, self._most(free))
         shares = [
             min(share, self._room(queue_state))
             for share, queue_state in zip(shares, self._queue_states, strict=True)
@@ -378,6 +413,10 @@ class WorkerLoop:
             first = next(place for place, share in enumerate(shares) if share)
             shares = [share if place == first else 0 for place, share in enumerate(shares)]
         return shares
+
+    def _most(self, free: int) -> int:
+        """Return how many jobs a claim may take: one half runs while the other is claimed."""
+        return min(free, -(-self._executor.capacity // 2))
 
     def _room(self, queue_state: QueueState) -> int:
         """Return the free slots for this queue; its unsent outcomes count even while it fails."""
@@ -399,21 +438,66 @@ class WorkerLoop:
         for listener, queue_state in zip(self._listeners, self._queue_states, strict=True):
             listener.listen(not (self.stopping or self.paused or queue_state.check))
 
-    async def _exchange(self, parts: Sequence[_QueueCalls]) -> None:
+    def _foresee(self) -> _Foreseen | None:
+        """Encode the claim for the next wake-up message, if it can be known now.
+
+        After a pause of the process, this takes long, and the job would wait for it.
+        """
+        first, *others = self._queue_states
+        is_soon = 0 < first.claim_at < time.monotonic() + _SILENCE
+        if others or is_soon or not self._is_idle(first):
+            return None
+        count, slots = self._room_ahead()
+        if not count:
+            return None
+        part = _QueueCalls(0, first, [], [], count, slots, reads_clock=False)
+        return _Foreseen([part], self._client.encode([first.foresee(count, slots)]))
+
+    def _take_foreseen(self) -> _Foreseen | None:
+        """Return the round trip that was foreseen, if nothing but the message has come."""
+        foreseen, self._foreseen = self._foreseen, None
+        first = self._queue_states[0]
+        if foreseen is None or not first.is_woken or not self._is_idle(first):
+            return None
+        (part,) = foreseen.parts
+        if (part.claim_for, part.slots) != self._room_ahead():
+            return None
+        self._listen()
+        first.foreseen_sent()
+        return foreseen
+
+    def _is_idle(self, queue_state: QueueState) -> bool:
+        """Whether the worker holds no job, and the next round trip can only be for a claim."""
+        is_active = self._executor.busy or self.stopping or self.paused or self._burst
+        return not is_active and queue_state.is_quiet
+
+    def _room_ahead(self) -> tuple[int, int]:
+        """Return how many jobs an idle worker claims from its only queue, and how many ahead."""
+        count = self._most(self._free())
+        return count, min(count, self._executor.free_slots)
+
+    async def _exchange(
+        self, parts: Sequence[_QueueCalls], commands: Sequence[Command[Any]] | None = None
+    ) -> None:
         """Make one round trip with notes, outcomes and claims."""
-        commands: list[Command[Any]] = []
-        for part in parts:
-            commands += part.commands(self._executor.busy, self._burst)
+        if commands is None:
+            each = (part.commands(self._executor.busy, self._burst) for part in parts)
+            commands = [*chain.from_iterable(each)]
         sent = time.monotonic()
-        self._limit = asyncio.timeout(_LAST_ROUND_TRIP if self.aborted else None)
+        self._exchanges = True
+        if self.aborted:
+            self._set_limit(_LAST_ROUND_TRIP)
         try:
-            async with self._limit:
-                replies = await self._client.attempt_many(commands)
-        except (BideError, TimeoutError) as error:
+            replies = await self._client.attempt_many(commands)
+        except BideError as error:
             for part in parts:
                 part.queue_state.put_back(part.settles)
                 self._back_off(part.queue_state, error)
             return
+        finally:
+            self._exchanges = False
+            if self.aborted and not self._limit.expired():
+                self._set_limit(None)
         arrived = self._client.answered
         left = iter(replies)
         for part in parts:
@@ -498,11 +582,11 @@ class WorkerLoop:
             queue_state.queue,
         )
 
-    def _back_off(self, queue_state: QueueState, error: BideError | TimeoutError) -> None:
+    def _back_off(self, queue_state: QueueState, error: BideError) -> None:
         """Pause a queue for a short, jittered time; the same calls are then repeated."""
         if isinstance(error, ScriptBug):
             raise error
-        reason = str(error) or "No reply in time."
+        reason = str(error)
         if queue_state.failed(reason):
             log.warning("queue %s: %s Trying again until it works.", queue_state.queue, reason)
         held = self._executor.busy or any(queue_state.settles for queue_state in self._queue_states)
@@ -524,6 +608,7 @@ class WorkerLoop:
         empty = [s for s in self._queue_states if not s.resting and not s.check]
         if empty:
             await self._set_alarm(min(empty, key=lambda queue_state: queue_state.claim_at))
+            self._foreseen = self._foresee()
         await self._wakeup.wait()
 
     async def _set_alarm(self, first: QueueState) -> None:

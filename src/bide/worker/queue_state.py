@@ -341,6 +341,27 @@ class QueueState:
             self.keys, count, self._lease_us, busy, arm, flags, self._ahead_us, slots
         )
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the next round trip will carry nothing but a claim, and an ordinary one."""
+        is_claim_special = self._served or self._lacked or self.unanswered
+        return not (is_claim_special or self.settles or self.notes.waiting or self.failures)
+
+    def foresee(self, count: int, slots: int) -> Command[Claim]:
+        """Return the claim that `claim` will return if the queue stays quiet and the worker idle.
+
+        It counts as sent after `foreseen_sent`.
+        """
+        command = self.claim(count, 0, slots)
+        self._session.pending = None
+        return command
+
+    def foreseen_sent(self) -> None:
+        """Note that the claim that `foresee` returned is being sent."""
+        self._session.pending = "claim"
+        self._woken_since_claim = False
+        self._tried_at = time.monotonic()
+
     def note_task(self, *, served: bool) -> None:
         """Record the end of a job that a worker without its task has released, here or before."""
         self._served = self._served or served
@@ -367,8 +388,12 @@ class QueueState:
         self.limited = reply.limited
         if not reply.stale:
             read_us = reply.read_us or reply.now_us
-            ways = arrived - sent - (read_us - reply.now_us) / 1e6
-            self.clock = read_us, arrived - max(0.0, ways) / 2
+            ways = max(0.0, arrived - sent - (read_us - reply.now_us) / 1e6)
+            at = arrived - ways / 2
+            # If the clock was read once, the work of the claim counts as a part of the ways. So an
+            # earlier and more exact clock is kept, unless the server's clock has been set since.
+            if reply.read_us or abs(read_us - self.server_us(at)) > ways * 1e6:
+                self.clock = read_us, at
         # The claim may have missed the jobs of a message that came after it.
         self.is_woken = self._woken_since_claim
         self.check = not reply.until_us or reply.more or self._woken_since_claim
