@@ -220,24 +220,24 @@ async def test_after_an_abort_each_round_trip_has_a_second(
         answered = 0.0
 
         async def attempt_many(self, commands: list[Any]) -> list[Any]:
-            limits.append(loop._limit.when() is not None)
-            loop.abort()
-            limits.append(loop._limit.when() is not None)
+            limits.append(ended._limit.when() is not None)
+            ended.abort()
+            limits.append(ended._limit.when() is not None)
             if len(limits) == 2:
                 raise ServerUnavailable("it is gone")
             empty = REPLY._replace(jobs=[], until_us=10)
             return [empty if command.script == "claim" else ["ok"] for command in commands]
 
-    loop = WorkerLoop(There(), [state], PollingOrder(), burst=True)  # type: ignore[arg-type]
+    ended = WorkerLoop(There(), [state], PollingOrder(), burst=True)  # type: ignore[arg-type]
     slots: Any = Slots()
     slots.mark_recorded = lambda settles: []
     state.check = False
     state.settles.append(Settle("a", 1, "complete"))
-    monkeypatch.setattr(loop, "_back_off", lambda queue_state, error: None)
-    await loop.run(slots)
+    monkeypatch.setattr(ended, "_back_off", lambda queue_state, error: None)
+    await ended.run(slots)
     assert limits == [False, True, True, True]
-    assert loop._limit.when() is None
-    assert (loop.cut_off, len(state.settles)) == (False, 0)
+    assert ended._limit.when() is None
+    assert (ended.cut_off, len(state.settles)) == (False, 0)
 
 
 async def test_a_round_trip_that_does_not_end_after_an_abort_is_cut_off(
@@ -249,11 +249,11 @@ async def test_a_round_trip_that_does_not_end_after_an_abort_is_cut_off(
         url = "redis://127.0.0.1:1"
 
         async def attempt_many(self, commands: list[Any]) -> list[Any]:
-            loop.abort()
+            ended.abort()
             await asyncio.Event().wait()
             return []
 
-    loop = WorkerLoop(Hanging(), [state], PollingOrder(), burst=True)  # type: ignore[arg-type]
+    ended = WorkerLoop(Hanging(), [state], PollingOrder(), burst=True)  # type: ignore[arg-type]
     state.settles.append(Settle("a", 1, "complete"))
-    await loop.run(Slots())  # type: ignore[arg-type]
-    assert loop.cut_off
+    await ended.run(Slots())  # type: ignore[arg-type]
+    assert ended.cut_off
