@@ -128,3 +128,10 @@ async def test_another_is_built_if(change: str) -> None:
 )
 async def test_none_is_encoded_for(scene: Callable[[], Scene]) -> None:
     assert scene().loop._foreseen is None
+
+
+async def test_for_several_servers_nothing_is_encoded() -> None:
+    client = aio.AsyncClient("redis+cluster://127.0.0.1:1,127.0.0.1:2")
+    claim = Scene("mail").state.claim(5, 0)
+    encoded = client.encode([claim])
+    assert (list(encoded), encoded.encoded) == ([claim], None)

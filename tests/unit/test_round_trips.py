@@ -142,3 +142,32 @@ async def test_a_connection_that_a_deadline_broke_is_not_kept(
     connection.is_connected = True
     await client._visit(request, 0, None)
     assert client._open.current.idle == {NOBODY: [connection]}
+
+
+@pytest.mark.anyio
+async def test_the_time_to_send_does_not_count_for_the_first_reply(
+    now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[Any] = []
+
+    class Noted(aio._ReplyDeadline):
+        def start(self) -> None:
+            deadlines.append(self)
+            super().start()
+
+    class Slowly:
+        is_connected = True
+        _writer = None
+
+        async def send_packed_command(self, packed: bytes, *, check_health: bool) -> None:
+            now.append(now[-1] + 4)
+
+        async def read_response(self) -> bytes:
+            now.append(now[-1] + 4)
+            deadlines[0]._look()
+            return b"PONG"
+
+    monkeypatch.setattr(aio, "_ReplyDeadline", Noted)
+    client: Any = aio.AsyncClient(NOBODY)
+    answer = await client._talk(Slowly(), NodeRequest(NOBODY, [("PING",)]), 5)
+    assert (answer, deadlines[0].has_passed) == ([b"PONG"], False)

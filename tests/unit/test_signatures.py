@@ -58,8 +58,9 @@ ONLY_AWAITED = {
     },
     AsyncEventListener: {"abandon"},
 }
-"""What a worker's start, wake-up listener, foreseen claims, clock and cancels, many who wait at
-once, and a queue whose event loop has ended, need of the asyncio side, and nobody of the other."""
+"""Only callers on an event loop use these: the start of a worker, its listener for wake-up
+messages, its foreseen claims, its clock and its cancels; many callers that wait at once; and a
+queue whose event loop has ended."""
 
 ONLY_BLOCKING = {"begin"}
 """On an event loop others do something meanwhile anyway."""

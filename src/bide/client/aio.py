@@ -106,8 +106,12 @@ class AsyncClient(ClientCore):
             return end.value  # type: ignore[no-any-return]
 
     def encode(self, commands: Sequence[Command[Any]]) -> Encoded:
-        """Encode commands that wait for no durability, before it is time to send them."""
-        return Encoded(commands, pack(calls_of(commands, self._clock)))
+        """Encode commands that wait for no durability, before it is time to send them.
+
+        With several servers, the calls can only be encoded once their nodes are known.
+        """
+        is_one = self._routes.only is not None
+        return Encoded(commands, pack(calls_of(commands, self._clock)) if is_one else None)
 
     async def send_last(self, command: Command[Any]) -> None:
         """Run a command that may be lost: within about 1 s, or not at all."""

@@ -138,7 +138,7 @@ class Send(NamedTuple):
 class Encoded(list[Command[Any]]):
     """Commands whose calls were encoded before it was time to send them."""
 
-    def __init__(self, commands: Iterable[Command[Any]], encoded: bytes) -> None:
+    def __init__(self, commands: Iterable[Command[Any]], encoded: bytes | None) -> None:
         super().__init__(commands)
         self.encoded: Final = encoded
 

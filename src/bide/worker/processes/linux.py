@@ -73,9 +73,10 @@ _SLICE_NS: Final = 300_000
 def short_slices() -> Iterator[None]:
     """Give this thread shorter time slices; the threads and processes it starts have usual slices.
 
-    When it wakes up, it then need not wait for the end of the longer slice of a busy process. Its
-    share of the processor stays the same. Linux before 6.12 has no slices of single threads, and a
-    thread with another policy, a negative nice value or shorter slices keeps what it has.
+    When it wakes up, it then need not wait for the end of the longer slice of a busy process,
+    unless it has just used its share of the processor. This share stays the same. Linux before 6.12
+    has no slices of single threads, and a thread with another policy, a negative nice value or
+    shorter slices keeps what it has.
     """
     numbers = _GET_AND_SET.get(os.uname().machine)
     found = _Scheduling()
